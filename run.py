@@ -3,9 +3,9 @@
     python3 run.py pinn     set up, then train the physics-informed example
     python3 run.py tests    set up with the test tools, then run the test suite
 
-Further arguments go to the example or to pytest: ``python3 run.py tests -k grad``. Everything is installed into the
-folder ``.venv`` beside this file, so the system's Python stays as it is. A set-up that was interrupted is found out
-and done again; one that is complete is reused until a ``pyproject.toml`` changes.
+Further arguments go to the example or to pytest: ``python3 run.py tests -k grad``. Everything is installed
+into the folder ``.venv`` beside this file, so the system's Python stays as it is. A set-up that was
+interrupted is found out and done again; one that is complete is reused until a ``pyproject.toml`` changes.
 """
 
 import sys
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 DISTRIBUTIONS = ("quabla-core", "quabla-cpu")
 
-# What each command installs beside the distributions: extras of the metapackage and groups of the root pyproject.
+# What each command installs beside the distributions: extras of the metapackage and groups of its pyproject.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pinn": (("viz",), ()),
     "tests": (("viz",), ("test",)),
@@ -76,7 +76,7 @@ class Stamp:
 
 def setup_key(root: Path) -> str:
     """A hash of everything that decides what is installed: the pyproject files and the Python version."""
-    digest = hashlib.sha256(repr(sys.version_info[:3]).encode())
+    digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
     for folder in (".", *DISTRIBUTIONS):
         digest.update((root / folder / "pyproject.toml").read_bytes())
     return digest.hexdigest()[:16]
@@ -97,10 +97,10 @@ def works(command: Sequence[str | Path]) -> bool:
 
 
 def create(environment: Path) -> None:
-    """Fill the folder with a virtual environment, with pip inside where the standard library can put it there.
+    """Fill the folder with a virtual environment, with pip inside where the standard library can do that.
 
-    Debian and its relatives ship ``venv`` without ``ensurepip``; there the environment is made without pip and
-    `installer` reaches into it from outside.
+    Debian and its relatives ship ``venv`` without ``ensurepip``; there the environment is made without pip
+    and `installer` reaches into it from outside.
     """
     if works([sys.executable, "-c", "import venv, ensurepip"]) and works(
         [sys.executable, "-m", "venv", environment]
@@ -119,7 +119,7 @@ def create(environment: Path) -> None:
 
 
 def installer(environment: Path) -> list[str]:
-    """The beginning of a command that installs into the environment: its own pip, ours from outside, or uv."""
+    """The beginning of a command that installs into the environment: by its own pip, by ours, or by uv."""
     python = str(python_of(environment))
     if works([python, "-m", "pip", "--version"]):
         return [python, "-m", "pip", "install"]
@@ -134,7 +134,7 @@ def installer(environment: Path) -> list[str]:
 
 
 def requirements(root: Path, part: str) -> list[str]:
-    """Arguments for the installer. Ours go by path, all in one call, so that the exact pins find each other there."""
+    """Arguments for the installer: ours by path, all in one call, so that the exact pins find each other."""
     extras, groups = PARTS[part]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     listed = [entry for group in groups for entry in project["dependency-groups"][group]]
@@ -170,22 +170,16 @@ def clock(message: str) -> Iterator[None]:
 def install(environment: Path, root: Path, part: str) -> None:
     """Install a part; raise `SetupError` with the installer's last lines if that fails."""
     command = [*installer(environment), "--quiet", *requirements(root, part)]
-    with clock(
-        f"Installing what `{part}` needs into {environment.name} (a minute or two the first time) ..."
-    ):
+    with clock(f"Installing what `{part}` needs into {environment.name} (a minute or two at first) ..."):
         done = subprocess.run(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             check=False,
         )
     if done.returncode != 0:
-        last = "\n".join(done.stdout.splitlines()[-25:])
-        raise SetupError(
-            f"The installation failed. The installer's last lines:\n\n{last}\n\nIs there a network?"
-        )
+        last = "\n".join(done.stdout.decode(errors="replace").splitlines()[-25:])
+        raise SetupError(f"The installation failed. Is there a network? The last lines were:\n\n{last}")
 
 
 def prepare(
@@ -197,8 +191,8 @@ def prepare(
 ) -> Path:
     """Bring the environment to the state that a command needs and return its interpreter.
 
-    An environment of our own that is unfinished, broken or made for other pyproject files is made anew. One that
-    somebody else put there (uv, an editor) is used and never removed.
+    An environment of our own that is unfinished, broken or made for other pyproject files is made anew. One
+    that somebody else put there (uv, an editor) is used and never removed.
     """
     stamp, key = Stamp(environment), setup_key(root)
     found = stamp.read()
@@ -213,16 +207,14 @@ def prepare(
         parts = []
         if made_here and environment.exists():
             print(
-                f"Making {environment.name} anew: it was unfinished or made for other versions.",
+                f"Making {environment.name} anew: it was unfinished or out of date.",
                 file=sys.stderr,
             )
             shutil.rmtree(environment)
 
     stamp.write(finished=False, parts=parts, key=key, made_here=made_here)
     if made_here and not python.exists():
-        with clock(
-            f"Creating {environment.name} with Python {sys.version_info[0]}.{sys.version_info[1]} ..."
-        ):
+        with clock(f"Creating {environment.name} with Python {sys.version.split()[0]} ..."):
             create(environment)
     if not works([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]):
         raise SetupError(
@@ -237,16 +229,7 @@ def command_for(part: str, python: Path, root: Path, arguments: Sequence[str]) -
     """The command line that does the work once everything is there."""
     if part == "pinn":
         return [str(python), str(root / "examples" / "pinn_poisson.py"), *arguments]
-    return [
-        str(python),
-        "-m",
-        "pytest",
-        "--rootdir",
-        str(root),
-        "-c",
-        str(root / "pyproject.toml"),
-        *arguments,
-    ]
+    return [str(python), "-m", "pytest", *arguments]
 
 
 def main(arguments: Sequence[str]) -> int:
