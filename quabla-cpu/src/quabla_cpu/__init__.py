@@ -1,0 +1,1 @@
+"""The CPU backend of Quabla: Programs become native code through LLVM."""

@@ -1,0 +1,147 @@
+"""Object code remembered on disk between processes.
+
+One file per entry, named by the hash of everything that the code depends on, in a folder that only its owner may write:
+the bytes are executed. An entry is written under a temporary name and renamed, carries a checksum, and is ignored when
+anything about it is wrong. `QUABLA_CACHE=0` switches the cache off; `QUABLA_CACHE_DIR` moves it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+__all__ = ["clear", "directory", "enabled", "get", "key", "put"]
+
+_MAGIC = b"quabla object 1\n"
+_DIGEST = 32
+_LIMIT = 256 << 20  # bytes in the folder before the oldest entries go
+_PUTS_PER_SWEEP = 64
+
+_folders: dict[str, Path | None] = {}  # configured location -> checked folder, None where it cannot be used
+_lock = threading.Lock()
+_puts = 0
+
+if hasattr(os, "register_at_fork"):
+
+    def _renew_lock() -> None:
+        global _lock
+        _lock = threading.Lock()
+
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def enabled() -> bool:
+    """Whether the cache may be used in this process."""
+    return os.environ.get("QUABLA_CACHE", "1").lower() not in ("0", "off", "false", "no") and directory() is not None
+
+
+def _configured() -> str:
+    given = os.environ.get("QUABLA_CACHE_DIR")
+    if given:
+        return given
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: relative paths are invalid and must be ignored.
+    return os.path.join(base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".cache"), "quabla")
+
+
+def directory() -> Path | None:
+    """The cache folder, made on first use; None where it cannot be made or is not safely ours."""
+    location = _configured()
+    if location not in _folders:
+        _folders[location] = _prepare(location)
+    return _folders[location]
+
+
+def _prepare(location: str) -> Path | None:
+    folder = Path(location) / "cpu"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return None
+        if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+            return None  # somebody else could put code there
+    except OSError:
+        return None
+    return folder
+
+
+def key(*parts: str) -> str:
+    """The name of an entry: a hash over all parts, each with its length, so that no two splits are alike."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode()
+        digest.update(b"%d:" % len(encoded))
+        digest.update(encoded)
+    return digest.hexdigest()
+
+
+def get(name: str) -> bytes | None:
+    """The bytes of an entry, or None where there is none or it is damaged."""
+    folder = directory()
+    if folder is None:
+        return None
+    try:
+        content = (folder / name).read_bytes()
+    except OSError:
+        return None
+    start = len(_MAGIC) + _DIGEST
+    body = content[start:]
+    # The checksum covers the name too: a renamed entry is as good as a damaged one.
+    if content[:start] != _MAGIC + hashlib.sha256(name.encode() + body).digest() or not body:
+        return None
+    return body
+
+
+def put(name: str, body: bytes) -> None:
+    """Keep an entry. Failure (a full disk, a read-only folder) is silent: the cache is only a shortcut."""
+    global _puts
+    folder = directory()
+    if folder is None:
+        return
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + hashlib.sha256(name.encode() + body).digest() + body)
+        os.replace(temporary, folder / name)
+    except OSError:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return
+    with _lock:
+        _puts += 1
+        due = _puts % _PUTS_PER_SWEEP == 1
+    if due:
+        evict(_LIMIT)
+
+
+def evict(limit: int) -> None:
+    """Delete the oldest entries until at most `limit` bytes remain."""
+    folder = directory()
+    if folder is None:
+        return
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                found.append((status.st_mtime, status.st_size, entry.path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= limit:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            total -= size
+
+
+def clear() -> None:
+    """Delete all entries."""
+    evict(0)

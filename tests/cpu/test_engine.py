@@ -1,0 +1,252 @@
+"""The native engine and its cache on disk."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from quabla_cpu import diskcache, engine, text
+
+
+def module_text(number: float, symbol: str = "f") -> str:
+    b = text.Module(engine.function_attributes()).function(symbol, "double", ["double"])
+    b.ret(b.fmul(b.arguments[0], text.constant("double", number)))
+    return b.module.text()
+
+
+def callable_of(library: engine.Library, symbol: str = "f"):
+    return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(library.address(symbol))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("QUABLA_CACHE", raising=False)
+    return tmp_path / "cache" / "cpu"
+
+
+def test_import_is_light():
+    code = "import quabla_cpu, quabla_cpu.engine, quabla_cpu.text, sys; print('llvmlite' in sys.modules, 'scipy' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    assert out.stdout.split() == ["False", "False"]
+
+
+def _environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def test_host_is_described():
+    host = engine.host()
+    assert host.vector_bytes in (16, 32, 64)
+    assert host.lanes(8) == host.vector_bytes // 8
+    flags = open("/proc/cpuinfo").read() if sys.platform == "linux" else ""
+    if "avx512f" in flags:
+        assert host.vector_bytes == 64 and host.has_fma
+
+
+def test_bad_text_is_refused_with_a_reason():
+    with pytest.raises(ValueError, match="report"):
+        engine.compile("this is not IR", cache=False)
+    # Unverified, this call would end the process.
+    malformed = "declare double @llvm.sqrt.f64()\ndefine double @f() {\n%1 = call double @llvm.sqrt.f64()\nret double %1\n}\n"
+    with pytest.raises(ValueError):
+        engine.compile(malformed, cache=False)
+
+
+def test_missing_symbol_is_named(capfd):
+    b = text.Module().function("f", "double", [])
+    b.ret(b.call("no_such_function_anywhere", "double"))
+    with pytest.raises(ValueError, match="cannot link"):
+        engine.link([engine.compile(b.module.text(), cache=False)], ["f"])
+    assert "no_such_function_anywhere" in capfd.readouterr().err
+
+
+def test_imports_reach_other_libraries_and_callbacks():
+    seen = []
+    callback = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(lambda x: seen.append(x) or x + 1)
+    first = engine.link([engine.compile(module_text(3.0, "g"), cache=False)], ["g"])
+    b = text.Module().function("f", "double", ["double"])
+    b.ret(b.call("back", "double", b.call("g", "double", b.arguments[0])))
+    imports = {"back": ctypes.cast(callback, ctypes.c_void_p).value, "g": first.address("g")}
+    library = engine.link([engine.compile(b.module.text(), cache=False)], ["f"], imports, keep=(first,))
+    del first
+    gc.collect()
+    assert callable_of(library)(2.0) == 7.0 and seen == [6.0]
+
+
+def test_several_objects_link_together():
+    b = text.Module().function("f", "double", ["double"])
+    b.ret(b.call("g", "double", b.arguments[0]))
+    objects = [engine.compile(source, cache=False) for source in (b.module.text(), module_text(5.0, "g"))]
+    assert callable_of(engine.link(objects, ["f"]))(2.0) == 10.0
+
+
+def executable_bytes() -> int:
+    """The size of all executable mappings that belong to no file."""
+    total = 0
+    for line in open("/proc/self/maps"):
+        fields = line.split()
+        if "x" in fields[1] and len(fields) == 5:
+            low, high = (int(address, 16) for address in fields[0].split("-"))
+            total += high - low
+    return total
+
+
+def test_memory_is_freed_and_kept_code_survives_a_new_jit(monkeypatch):
+    monkeypatch.setattr(engine, "_LINKS_PER_JIT", 5)
+    image = engine.compile(module_text(2.0), cache=False)
+    kept = [engine.link([image], ["f"]) for _ in range(12)]
+    assert all(callable_of(library)(4.0) == 8.0 for library in kept)
+
+    if sys.platform == "linux":
+        monkeypatch.setattr(engine, "_LINKS_PER_JIT", 1000)
+        before = executable_bytes()
+        more = [engine.link([image], ["f"]) for _ in range(100)]
+        during = executable_bytes()
+        del more
+        gc.collect()
+        assert during >= before + 100 * 4096 and executable_bytes() < before + 20 * 4096
+    assert callable_of(kept[0])(1.0) == 2.0
+
+
+def test_threads_compile_and_run_together():
+    results: dict[int, float] = {}
+
+    def work(k: int) -> None:
+        for repeat in range(5):
+            library = engine.link([engine.compile(module_text(k + repeat / 8), cache=False)], ["f"])
+            results[k] = callable_of(library)(2.0)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {k: 2 * (k + 0.5) for k in range(4)}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_can_compile():
+    library = engine.link([engine.compile(module_text(2.0), cache=False)], ["f"])
+    child = os.fork()
+    if child == 0:
+        try:
+            fresh = engine.link([engine.compile(module_text(7.0), cache=False)], ["f"])
+            os._exit(0 if callable_of(fresh)(1.0) == 7.0 and callable_of(library)(1.0) == 2.0 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_cache_gives_back_the_same_bytes(folder, monkeypatch):
+    source = module_text(11.0)
+    built = engine.compile(source)
+    (entry,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+    def refuse(*_):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(engine._get_engine().llvm, "parse_assembly", refuse)
+    assert engine.compile(source) == built
+    assert callable_of(engine.link([built], ["f"]))(2.0) == 22.0
+    with pytest.raises(AssertionError):
+        engine.compile(module_text(12.0))
+    assert entry.name == diskcache.key(engine._get_engine().identity, source)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "swap"])
+def test_damaged_entries_are_ignored(folder, damage):
+    source = module_text(13.0)
+    built = engine.compile(source)
+    (entry,) = folder.iterdir()
+    content = bytearray(entry.read_bytes())
+    if damage == "truncate":
+        entry.write_bytes(content[: len(content) // 2])
+    elif damage == "empty":
+        entry.write_bytes(b"")
+    elif damage == "flip":
+        content[-40] ^= 1
+        entry.write_bytes(content)
+    else:
+        other = module_text(14.0)
+        engine.compile(other)
+        (folder / diskcache.key(engine._get_engine().identity, other)).replace(entry)
+    assert diskcache.get(entry.name) is None
+    assert engine.compile(source) == built
+    assert diskcache.get(entry.name) == built  # written anew
+
+
+def test_cache_can_be_switched_off(folder, monkeypatch):
+    monkeypatch.setenv("QUABLA_CACHE", "0")
+    engine.compile(module_text(15.0))
+    assert not folder.exists()
+
+
+def test_default_location_follows_xdg(tmp_path, monkeypatch):
+    monkeypatch.delenv("QUABLA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert diskcache.directory() == tmp_path / "xdg" / "quabla" / "cpu"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert diskcache.directory() == tmp_path / "home" / ".cache" / "quabla" / "cpu"
+
+
+def test_folders_that_others_may_write_are_not_used(tmp_path, monkeypatch):
+    shared = tmp_path / "open" / "cpu"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "open"))
+    assert diskcache.directory() is None and not diskcache.enabled()
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "cpu").symlink_to(shared)
+    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "link"))
+    assert diskcache.directory() is None
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "file"))
+    assert diskcache.directory() is None
+    assert engine.compile(module_text(16.0))  # still works
+
+
+def test_oldest_entries_go_first(folder):
+    for index in range(5):
+        diskcache.put(f"{index:064x}", b"x" * 1000)
+        os.utime(folder / f"{index:064x}", (time.time() - 100 + index,) * 2)
+    diskcache.evict(3200)
+    assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3", "4"]
+    diskcache.clear()
+    assert not list(folder.iterdir())
+
+
+def test_key_tells_parts_apart():
+    assert len({diskcache.key(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""))}) == 4
+
+
+def test_a_program_of_forty_nodes_compiles_quickly():
+    """A guard against a change of pipeline that makes compiling many times slower, with a wide margin for busy machines."""
+    width = engine.host().lanes(8)
+    kind = text.vector("double", width)
+    module = text.Module(engine.function_attributes())
+    b = module.function("f", "void", [("ptr", "noalias"), ("ptr", "noalias"), "i64"])
+    x, out, n = b.arguments
+    with b.loop(0, n, width) as i:
+        value = b.load(kind, b.gep("double", x, i))
+        for k in range(20):
+            value = b.fadd(b.fmul(value, value), text.constant(kind, k / 7))
+        b.store(value, b.gep("double", out, i))
+    b.ret()
+    source = module.text()
+    best = np.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        engine.link([engine.compile(source, cache=False)], ["f"])
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.1
