@@ -1,0 +1,1 @@
+"""Concrete and traced arrays."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: ops, programs, and passes over them."""

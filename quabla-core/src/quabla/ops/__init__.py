@@ -1,0 +1,1 @@
+"""The primitive operations, each stated once, and the functions that users call."""
