@@ -1,0 +1,1 @@
+"""Backends: what one is, how it is found, and the reference one."""
