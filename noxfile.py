@@ -1,8 +1,8 @@
 """The checks of this repository, one session each; `python -m nox --list` shows them.
 
 The sessions `core`, `cpu`, `reference` and `peers` exist once per Python version, the others once. Arguments
-after `--` go to pytest: `python -m nox -s cpu-3.12 -- -m "not slow"`. The GitHub workflow takes its matrix from
-the list of sessions, so a new session needs no second entry.
+after `--` go to pytest: `python -m nox -s cpu-3.12 -- -m "not slow"`. The GitHub workflow takes its matrix
+from the list of sessions, so a new session needs no second entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ PEER = re.compile(r"""importorskip\(["']jax["'.]""")
 EXAMPLE_BACKEND = ROOT / "examples" / "quabla-reference-backend"
 
 nox.needs_version = ">=2025.5.1"
-nox.options.sessions = ["lint", "types", "core", "cpu", "reference", "docs", "wheels"]
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_venv = "yes"
 
@@ -68,7 +67,7 @@ def cpu(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def reference(session: nox.Session) -> None:
-    """The example of a third party's backend, installed as its own distribution, passes the conformance suite."""
+    """The example of a third party's backend, its own distribution, passes the conformance suite."""
     install(session, ["quabla-core", EXAMPLE_BACKEND], *group("test"))
     pytest(session, "--pyargs", "quabla.testing.conformance", "--quabla-device=reference")
 
