@@ -37,7 +37,7 @@ def faults(items: Iterable[Distribution], version: str, wanted: Sequence[str] = 
     seen: set[str] = set()
     for item in items:
         name = normalised(item.metadata["Name"])
-        keywords = re.split(r"[,\s]+", item.metadata.get("Keywords") or "")
+        keywords = re.split(r"[,\s]+", " ".join(item.metadata.get_all("Keywords") or []))
         if name in seen:
             found.append(f"{name} is installed twice; uninstall it until nothing is left, then install again")
         seen.add(name)

@@ -1,4 +1,4 @@
-"""The scripts under tools/: their examples run, and the fragments of the changelog are named as they should be."""
+"""The scripts under tools/: their examples run, and changelog fragments are named as they should be."""
 
 from __future__ import annotations
 
