@@ -94,7 +94,12 @@ def types(session: nox.Session) -> None:
     """mypy, strict, over every distribution and the scripts of the repository."""
     install(session, ["quabla-core", "quabla-cpu"], *group("types"))
     session.run("mypy")
-    session.run("mypy", "--no-namespace-packages", "run.py", "tools/check_installed.py", "tools/ci_matrix.py")
+    # The scripts are programs of their own, not modules of a package.
+    for script in (
+        "run.py",
+        *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "tools").glob("*.py"))),
+    ):
+        session.run("mypy", "--config-file=", "--strict", script)
 
 
 @nox.session
@@ -107,7 +112,7 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def wheels(session: nox.Session) -> None:
     """Build all wheels, install them alone into a clean environment, and run the examples there."""
-    dist = Path(session.create_tmp()) / "dist"
+    dist = Path(session.create_tmp()).resolve() / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     session.install("--quiet", "build")
     sources = [ROOT, *(ROOT / name for name in DISTRIBUTIONS)]
@@ -127,7 +132,7 @@ def wheels(session: nox.Session) -> None:
         for extra in project.get("optional-dependencies", {}).values():
             listed += extra
         foreign += [entry for entry in listed if not entry.startswith("quabla")]
-    clean = Path(session.create_tmp()) / "clean"
+    clean = Path(session.create_tmp()).resolve() / "clean"
     shutil.rmtree(clean, ignore_errors=True)
     session.run("python", "-m", "venv", str(clean))
     python = str(clean / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
@@ -149,7 +154,7 @@ def wheels(session: nox.Session) -> None:
     session.run(python, str(ROOT / "tools" / "check_installed.py"), VERSION, *names, external=True)
 
     # Away from the checkout, so that nothing is imported from its folders.
-    away = Path(session.create_tmp()) / "away"
+    away = Path(session.create_tmp()).resolve() / "away"
     shutil.rmtree(away, ignore_errors=True)
     away.mkdir()
     examples = [shutil.copy(path, away) for path in sorted((ROOT / "examples").glob("*.py"))]
