@@ -160,7 +160,7 @@ def test_cache_gives_back_the_same_bytes(folder, monkeypatch):
     assert callable_of(engine.link([built], ["f"]))(2.0) == 22.0
     with pytest.raises(AssertionError):
         engine.compile(module_text(12.0))
-    assert entry.name == diskcache.key(engine._get_engine().identity, source)
+    assert entry.name == diskcache.key(engine._get_engine().identity, "True", source)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "swap"])
@@ -179,7 +179,7 @@ def test_damaged_entries_are_ignored(folder, damage):
     else:
         other = module_text(14.0)
         engine.compile(other)
-        (folder / diskcache.key(engine._get_engine().identity, other)).replace(entry)
+        (folder / diskcache.key(engine._get_engine().identity, "True", other)).replace(entry)
     assert diskcache.get(entry.name) is None
     assert engine.compile(source) == built
     assert diskcache.get(entry.name) == built  # written anew

@@ -147,12 +147,13 @@ def function_attributes() -> str:
     return f'nounwind "prefer-vector-width"="{bits}"' if bits == 512 else "nounwind"
 
 
-def compile(text: str, *, cache: bool = True) -> bytes:
+def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:
     """Compile LLVM IR text to object code.
 
     Args:
         text: A whole module, as `quabla_cpu.text.Module.text` writes it.
         cache: Whether to look for the object code on disk first, and to keep it there.
+        passes: Whether to run optimisation passes over the text. Straight-line code that is written well gains nothing.
 
     Returns:
         The bytes of an object file for this machine.
@@ -161,7 +162,7 @@ def compile(text: str, *, cache: bool = True) -> bytes:
         ValueError: LLVM does not accept the text. This is a fault of the code generator: please report it.
     """
     engine = _get_engine()
-    key = diskcache.key(engine.identity, text) if cache and diskcache.enabled() else ""
+    key = diskcache.key(engine.identity, str(passes), text) if cache and diskcache.enabled() else ""
     if key:
         found = diskcache.get(key)
         if found is not None:
@@ -175,7 +176,8 @@ def compile(text: str, *, cache: bool = True) -> bytes:
         except RuntimeError as error:
             raise ValueError(f"LLVM refused generated code (please report this): {error}") from error
         with module:
-            engine.optimise(module)
+            if passes:
+                engine.optimise(module)
             built: bytes = engine.machine.emit_object(module)
     if key:
         diskcache.put(key, built)

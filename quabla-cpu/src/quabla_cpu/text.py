@@ -228,6 +228,10 @@ class Module:
         """Whether the module already defines the function `name`."""
         return name in self._functions
 
+    def undefined(self) -> list[str]:
+        """The declared functions that the module does not define, intrinsics aside."""
+        return [name for name in self._declarations if name not in self._functions and not name.startswith("llvm.")]
+
     def declare(self, name: str, returns: str, parameters: Sequence[str], attributes: str = "") -> None:
         """Declare an external function; the same declaration may be repeated.
 

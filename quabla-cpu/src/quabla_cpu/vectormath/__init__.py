@@ -1,0 +1,178 @@
+"""Elementary functions on whole vectors, as LLVM IR of our own.
+
+LLVM turns `sin` of a vector into one C library call per lane, at about ten times the cost of what is here. Every function
+exists for float64 (`"f64"`) and float32 (`"f32"`) at any number of lanes, including one:
+
+    name = vectormath.define(module, "exp", "f64", 8)     # writes the code into a module
+    y = vectormath.call(builder, "exp", x)                # calls it, declaring it where needed
+    vectormath.library({("exp", "f64", 8)}).imports       # compiled once, kept on disk: symbols and addresses
+
+Errors are at most 2 units in the last place, subnormal numbers included; NaN, infinities and signed zeros come out as in
+NumPy and C99. float32 is computed in float64 and rounded once. `sincos` returns a struct of two vectors.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .. import engine, text
+from . import exponential, logarithm, trigonometric
+from .lanes import Lanes
+
+__all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "required", "symbol"]
+
+ATTRIBUTES = "nounwind willreturn memory(none)"
+
+_UNARY: dict[str, Callable[[Lanes], Lanes]] = {
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "tanh": exponential.tanh,
+    "sigmoid": exponential.sigmoid,
+    "log": logarithm.log,
+    "cosh": exponential.cosh,
+    "log1p": logarithm.log1p,
+    "softplus": logarithm.softplus,
+}
+_BINARY: dict[str, Callable[[Lanes, Lanes], Lanes]] = {"power": logarithm.power}
+
+# Fast path, and the C functions for arguments beyond its range.
+_RANGED: dict[str, tuple[Callable[[Lanes], tuple[Lanes, ...]], tuple[str, ...]]] = {
+    "sin": (lambda x: trigonometric.fast_sincos(x)[:1], ("sin",)),
+    "cos": (lambda x: trigonometric.fast_sincos(x)[1:], ("cos",)),
+    "sincos": (trigonometric.fast_sincos, ("sin", "cos")),
+}
+
+ARITY: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_RANGED, 1), **dict.fromkeys(_BINARY, 2)}
+"""How many operands each function takes."""
+
+NAMES: frozenset[str] = frozenset(ARITY)
+"""The functions there are."""
+
+_ELEMENTS = {"f64": "double", "f32": "float"}
+
+
+def symbol(name: str, dtype: str, lanes: int) -> str:
+    """The symbol of a function: `qb_exp_f64x8`."""
+    return f"qb_{name}_{dtype}x{lanes}"
+
+
+def returns(name: str, dtype: str, lanes: int) -> str:
+    """The return type of a function: the vector itself, or a struct of two for `sincos`."""
+    kind = text.vector(_ELEMENTS[dtype], lanes)
+    return f"{{ {kind}, {kind} }}" if name == "sincos" else kind
+
+
+def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str = "") -> str:
+    """Write the definition of a function into a module, unless it is there already.
+
+    Args:
+        module: The module to write into.
+        name: One of `NAMES`.
+        dtype: `"f64"` or `"f32"`.
+        lanes: How many elements at once; 1 means scalars.
+        linkage: LLVM linkage, `"internal"` where the symbol is used in this module only.
+
+    Returns:
+        The symbol.
+
+    Raises:
+        ValueError: There is no such function or dtype.
+    """
+    if name not in NAMES or dtype not in _ELEMENTS:
+        raise ValueError(f"no vector function {name!r} for {dtype!r}; there are {', '.join(sorted(NAMES))}")
+    label = symbol(name, dtype, lanes)
+    if module.defines(label):
+        return label
+    kind = text.vector(_ELEMENTS[dtype], lanes)
+    b = module.function(
+        label, returns(name, dtype, lanes), [kind] * ARITY[name], attributes=ATTRIBUTES, linkage=linkage
+    )
+    operands = [Lanes(b, b.fpext(argument, "double")) for argument in b.arguments]
+    results = [b.fptrunc(result, _ELEMENTS[dtype]) for result in _write(b, name, operands)]
+    b.ret(results[0] if len(results) == 1 else b.make_struct(*results))
+    return label
+
+
+def _write(b: text.Builder, name: str, operands: list[Lanes]) -> list[text.Value]:
+    if name in _UNARY:
+        return [_UNARY[name](operands[0]).value]
+    if name in _BINARY:
+        return [_BINARY[name](operands[0], operands[1]).value]
+    fast, c_names = _RANGED[name]
+    (x,) = operands
+    branch = b.branch(b.any(trigonometric.beyond(x).value), likely=False)
+    with branch.then():
+        branch.give(*(trigonometric.by_library(b, c_name, x.value) for c_name in c_names))
+    with branch.otherwise():
+        branch.give(*(result.value for result in fast(x)))
+    return branch.results()
+
+
+def call(b: text.Builder, name: str, *operands: text.Value) -> text.Value:
+    """Call a function on operands of type `double`, `float` or vectors of them, declaring it where needed.
+
+    Returns the result; for `sincos`, a struct whose fields 0 and 1 (`builder.field`) are sine and cosine.
+    """
+    if name not in NAMES or len(operands) != ARITY[name]:
+        raise ValueError(f"no vector function {name!r} of {len(operands)} operands")
+    kind = operands[0].type
+    dtype = {"double": "f64", "float": "f32"}[text.element(kind)]
+    count = text.lanes(kind)
+    return b.call(symbol(name, dtype, count), returns(name, dtype, count), *operands, attributes=ATTRIBUTES)
+
+
+_SYMBOL = re.compile(r"qb_(\w+)_(f64|f32)x(\d+)\Z")
+
+
+def required(module: text.Module) -> set[tuple[str, str, int]]:
+    """The functions that a module calls and does not define: what to ask `library` for."""
+    found = set()
+    for label in module.undefined():
+        match = _SYMBOL.match(label)
+        if match and match[1] in NAMES:
+            found.add((match[1], match[2], int(match[3])))
+    return found
+
+
+@dataclass(frozen=True)
+class MathLibrary:
+    """Compiled functions: pass `imports` to `engine.link`. They stay in memory until the process ends."""
+
+    imports: dict[str, int] = field(default_factory=dict)
+
+
+_lock = threading.RLock()
+_addresses: dict[str, int] = {}
+_libraries: list[engine.Library] = []
+
+
+def library(functions: Iterable[tuple[str, str, int]]) -> MathLibrary:
+    """The addresses of functions, each compiled at most once per process and remembered on disk.
+
+    Args:
+        functions: Triples of name, dtype and lanes, as for `define`.
+
+    Returns:
+        A `MathLibrary` whose `imports` maps every symbol to its address.
+    """
+    wanted = {symbol(*function): function for function in functions}
+    missing = {label: function for label, function in wanted.items() if label not in _addresses}
+    if missing:
+        with _lock:
+            missing = {label: function for label, function in missing.items() if label not in _addresses}
+            objects = [_object(*function) for function in missing.values()]
+            if objects:
+                linked = engine.link(objects, list(missing))
+                _libraries.append(linked)
+                _addresses.update({label: linked.address(label) for label in missing})
+    return MathLibrary({label: _addresses[label] for label in wanted})
+
+
+def _object(name: str, dtype: str, lanes: int) -> bytes:
+    module = text.Module(engine.function_attributes())
+    define(module, name, dtype, lanes)
+    return engine.compile(module.text(), passes=False)
