@@ -64,9 +64,9 @@ def _dot_numpy(lhs: np.ndarray, rhs: np.ndarray, *, contract: Pair, batch: Pair)
     m = [lhs.shape[a] for a in left]
     n = [rhs.shape[a] for a in right]
     k = int(np.prod([lhs.shape[a] for a in contract[0]]))
-    x = lhs.transpose(*batch[0], *left, *contract[0]).reshape(*b, int(np.prod(m)), k)
-    y = rhs.transpose(*batch[1], *contract[1], *right).reshape(*b, k, int(np.prod(n)))
-    return np.matmul(x, y).reshape(*b, *m, *n)
+    x = lhs.transpose((*batch[0], *left, *contract[0])).reshape((*b, int(np.prod(m)), k))
+    y = rhs.transpose((*batch[1], *contract[1], *right)).reshape((*b, k, int(np.prod(n))))
+    return np.matmul(x, y).reshape((*b, *m, *n))
 
 
 def _dot_transpose(ct: Any, operands: Any, wanted: Any, *, contract: Pair, batch: Pair) -> Any:

@@ -1,0 +1,104 @@
+"""Basic indexing against NumPy, and the refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from quabla.arrays.tensor import wrap
+from quabla.arrays.tracer import trace
+from quabla.dtypes import float64
+from quabla.errors import ShapeError, TracerError, UnsupportedOperationError
+from quabla.ops.index import getitem
+from quabla.shapes import aval_of
+
+X = np.arange(60.0).reshape(3, 4, 5)
+
+
+def tensor(x: np.ndarray) -> Any:
+    return wrap(np.array(x))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        0, -1, np.int64(1), (1, 2), (1, -2, 3), slice(1, None), slice(None, None, -1), slice(None, None, 2),
+        slice(-1, -3, -1), slice(2, 100), slice(-100, 2), (slice(None), 1), (..., 1), (1, ..., 2), ..., None, (),
+        (None, ...), (..., None), (0, None, slice(None), None, 1), (slice(None, None, -2), ..., slice(4, 0, -3)),
+        (0, 0, 0, ...), (slice(0, 3), slice(0, 4), slice(0, 5)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_as_in_numpy(key: Any) -> None:
+    ours = getitem(tensor(X), key)
+    assert ours.shape == X[key].shape
+    np.testing.assert_array_equal(ours.numpy(), X[key])
+
+
+_bound = st.none() | st.integers(-7, 7)
+_item = st.integers(-3, 2) | st.just(None) | st.builds(slice, _bound, _bound, st.none() | st.sampled_from([-3, -2, -1, 1, 2]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_item, max_size=5), st.none() | st.integers(0, 4))
+def test_random_keys(items: list[Any], dots: int | None) -> None:
+    if dots is not None:
+        items.insert(dots, Ellipsis)
+    assume(sum(i is not None and i is not Ellipsis for i in items) <= 3)
+    key = tuple(items)
+    expected = X[key]
+    if expected.size == 0:
+        with pytest.raises(ShapeError, match="selects nothing"):
+            getitem(tensor(X), key)
+    else:
+        ours = getitem(tensor(X), key)
+        assert ours.shape == expected.shape
+        np.testing.assert_array_equal(ours.numpy(), expected)
+
+
+def test_the_whole_array_is_no_copy() -> None:
+    x = tensor(X)
+    assert getitem(x, ...) is x
+    assert getitem(x, (slice(None), slice(0, 9))) is x
+
+
+@pytest.mark.parametrize("index", [4, -5])
+def test_out_of_range_names_axis_and_size(index: int) -> None:
+    with pytest.raises(IndexError, match=rf"index {index} is out of range for axis 1 with 4 elements.*float64\[3,4,5\]"):
+        getitem(tensor(X), (0, index))
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "message"),
+    [
+        ((0, 0, 0, 0), IndexError, r"4 indices for an array float64\[3,4,5\] with 3 dimensions"),
+        ((..., ...), IndexError, "only once"),
+        (1.0, IndexError, "got 1.0 for axis 0"),
+        ("a", IndexError, "got 'a'"),
+        (slice(0, 3, 0), IndexError, "the step is not 0"),
+        (slice(0.5, None), IndexError, "positions are integers"),
+        (slice(3, None), ShapeError, "slice 3: selects nothing of axis 0 with 3 elements.*empty arrays"),
+        ((0, slice(2, 2)), ShapeError, "slice 2:2 selects nothing of axis 1"),
+    ],
+)
+def test_malformed_keys(key: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        getitem(tensor(X), key)
+
+
+@pytest.mark.parametrize("key", [True, np.True_, [0, 1], np.array([0, 1]), tensor(X > 5), (0, [1])], ids=repr)
+def test_arrays_and_bools_are_refused_for_now(key: Any) -> None:
+    with pytest.raises(UnsupportedOperationError, match="getitem: .*not supported; use integers, slices") as raised:
+        getitem(tensor(X), key)
+    assert raised.value.op == "getitem"
+
+
+def test_traced_positions_are_refused() -> None:
+    with pytest.raises(TracerError, match="depends on a traced value"):
+        trace(lambda x, i: [getitem(x, i)], [aval_of((3,), float64), aval_of((), float64)])
+    with pytest.raises(TracerError, match="depends on a traced value"):
+        trace(lambda x, i: [getitem(x, slice(None, i))], [aval_of((3,), float64), aval_of((), float64)])

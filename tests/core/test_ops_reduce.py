@@ -1,0 +1,99 @@
+"""Reductions against NumPy, with the corners: ties, NaN, infinities, huge and tiny norms, long float32 means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quabla.arrays.tensor import Tensor, wrap
+from quabla.errors import DtypeError, ShapeError
+from quabla.ops import reduce
+
+AXES = [None, 0, 1, -1, (0, 2), (2, 0), (), (0, 1, 2)]
+
+
+def tensor(x: object) -> Tensor:
+    return wrap(np.array(x))
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
+def test_arithmetic_reductions_are_those_of_numpy(name: str, axis: object, keepdims: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 4))
+    ours = getattr(reduce, name)(tensor(x), axis, keepdims)
+    expected = np.asarray(getattr(np, name)(x, axis=axis, keepdims=keepdims))
+    assert ours.shape == expected.shape
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("name", ["any", "all"])
+def test_truth_reductions_are_those_of_numpy(name: str, axis: object, keepdims: bool) -> None:
+    x = np.random.default_rng(1).random((2, 3, 4)) < 0.6
+    expected = np.asarray(getattr(np, name)(x, axis=axis, keepdims=keepdims))
+    np.testing.assert_array_equal(getattr(reduce, name)(tensor(x), axis, keepdims).numpy(), expected)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), (1, 2), (0, 2)])
+def test_norm_is_that_of_numpy(axis: object, keepdims: bool) -> None:
+    x = np.random.default_rng(2).normal(size=(2, 3, 4))
+    expected = np.sqrt(np.sum(x * x, axis=axis, keepdims=keepdims))
+    ours = reduce.norm(tensor(x), axis, keepdims)
+    assert ours.shape == expected.shape
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("factor", [1e300, 1e200, 1.0, 1e-200, 1e-300, 5e-324])
+def test_norm_neither_overflows_nor_underflows(factor: float) -> None:
+    assert reduce.norm(tensor(np.array([3.0, 4.0]) * factor)).numpy() == pytest.approx(5.0 * factor, rel=1e-15)
+
+
+def test_norm_of_special_values() -> None:
+    rows = np.array([[np.inf, 1.0], [np.nan, 1.0], [-np.inf, np.inf], [np.nan, np.inf], [0.0, -0.0]])
+    np.testing.assert_array_equal(reduce.norm(tensor(rows), axis=1).numpy(), np.linalg.norm(rows, axis=1))
+    assert reduce.norm(tensor(-3.0)).numpy() == 3.0
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extrema_propagate_nan_along_their_axis_only(name: str) -> None:
+    x = np.array([[1.0, np.nan], [2.0, 3.0], [np.inf, -np.inf]])
+    np.testing.assert_array_equal(getattr(reduce, name)(tensor(x), 1).numpy(), getattr(np, name)(x, axis=1))
+
+
+def test_a_long_float32_mean_is_right() -> None:
+    n = 2**24 + 1
+    ones = wrap(np.ones(n, np.float32))
+    assert reduce.mean(ones).numpy() == np.float32(1.0)
+    assert reduce.sum(ones).numpy() == np.float32(n)
+    x = np.full(n, 0.1, np.float32)
+    assert reduce.mean(wrap(x)).numpy() == pytest.approx(np.mean(x, dtype=np.float64), rel=1.2e-7)  # one unit in the last place
+
+
+def test_float32_stays_float32() -> None:
+    x = wrap(np.ones((2, 3), np.float32))
+    for f in (reduce.sum, reduce.mean, reduce.max, reduce.min, reduce.norm):
+        assert f(x, 1).dtype.name == "float32"
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "norm"])
+def test_bools_are_refused_where_they_make_no_sense(name: str) -> None:
+    with pytest.raises(DtypeError, match=rf"^{name}: .*bool\[2\].*astype.*any or all"):
+        getattr(reduce, name)(tensor([True, False]))
+
+
+@pytest.mark.parametrize("name", ["any", "all"])
+def test_floats_are_refused_by_any_and_all(name: str) -> None:
+    with pytest.raises(DtypeError, match=rf"^{name}: takes bool operands only, got float64\[2\]; compare"):
+        getattr(reduce, name)(tensor([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "norm", "any", "all"])
+def test_axes_are_checked(name: str) -> None:
+    x = tensor([[True]]) if name in ("any", "all") else tensor([[1.0]])
+    with pytest.raises(ShapeError, match=rf"^{name}: axis 2 is out of range for 2 dimensions"):
+        getattr(reduce, name)(x, 2)
+    with pytest.raises(ShapeError, match=rf"^{name}: .*twice"):
+        getattr(reduce, name)(x, (0, -2))
