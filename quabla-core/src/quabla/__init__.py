@@ -1,0 +1,131 @@
+"""Quabla: differentiable computing for scientific machine learning.
+
+Write a function over arrays as you would with NumPy; take derivatives of any order with `grad`, `jvp`, `vjp`, `jacobian`
+and `hessian`; map it over examples with `vmap`; compile it for a device with `jit`. float64 unless you say otherwise.
+
+Example:
+    >>> import quabla as qb
+    >>> u = lambda x, w: qb.sin(x * w)
+    >>> u_xx = qb.vmap(qb.grad(qb.grad(u)), in_axes=(0, None))
+    >>> u_xx(qb.array([0.0, 1.0]), qb.array(2.0)).shape
+    (2,)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quabla import tree
+from quabla.arrays.convert import array, asarray
+from quabla.arrays.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
+from quabla.arrays.tensor import Array, Tensor
+from quabla.arrays.tracer import TraceTensor
+from quabla.arrays.view import TensorView
+from quabla.backends.registry import devices
+from quabla.dtypes import bool_, dtype, float32, float64, int64
+from quabla.errors import (
+    BackendError,
+    DtypeError,
+    QuablaError,
+    RetraceLimitError,
+    ShapeError,
+    TracerError,
+    UnsupportedOperationError,
+)
+from quabla.ops import methods as _methods
+from quabla.ops.compare import (
+    equal,
+    greater,
+    greater_equal,
+    isfinite,
+    isinf,
+    isnan,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    not_equal,
+)
+from quabla.ops.elementwise import (
+    abs,
+    add,
+    cos,
+    div,
+    exp,
+    log,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    power,
+    relu,
+    sigmoid,
+    sign,
+    sin,
+    softplus,
+    sqrt,
+    stop_gradient,
+    sub,
+    tanh,
+    where,
+)
+from quabla.ops.matmul import dot, einsum, inner, matmul, outer, tensordot
+from quabla.ops.reduce import all, any, max, mean, min, norm, sum
+from quabla.ops.shape import (
+    astype,
+    broadcast_to,
+    concat,
+    expand_dims,
+    flip,
+    moveaxis,
+    ravel,
+    repeat,
+    reshape,
+    roll,
+    split,
+    squeeze,
+    stack,
+    swapaxes,
+    tile,
+    transpose,
+    tril,
+    triu,
+)
+from quabla.shapes import ShapeDtype
+from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
+from quabla.transforms.jacobian import hessian, jacobian
+from quabla.transforms.jit import jit
+from quabla.transforms.vmap import vmap
+
+__version__ = "0.2.0"
+
+# The names that shadow builtins (abs, all, any, max, min, sum) are attributes but not part of `import *`.
+__all__ = [
+    "Array", "BackendError", "DtypeError", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError", "Tensor",
+    "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "array", "asarray", "astype",
+    "bool_", "broadcast_to", "concat", "cos", "devices", "div", "dot", "dtype", "einsum", "equal", "exp", "expand_dims",
+    "eye", "flip", "float32", "float64", "full", "full_like", "grad", "greater", "greater_equal", "hessian", "inner",
+    "int64", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "less", "less_equal", "linspace", "log",
+    "logical_and", "logical_not", "logical_or", "matmul", "maximum", "mean", "minimum", "moveaxis", "mul", "neg", "norm",
+    "not_equal", "ones", "ones_like", "optim", "outer", "power", "ravel", "relu", "repeat", "reshape", "roll", "sigmoid",
+    "sign", "sin", "softplus", "split", "sqrt", "squeeze", "stack", "stop_gradient", "sub", "swapaxes", "tanh",
+    "tensordot", "tile", "transpose", "tree", "tril", "triu", "value_and_grad", "vjp", "vmap", "where", "zeros",
+    "zeros_like",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Modules that are imported when first used, and names that plugins contribute."""
+    import importlib
+
+    if name in ("optim", "testing"):
+        return importlib.import_module(f"quabla.{name}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'quabla' has no attribute {name!r}")
+    from quabla.backends.registry import public_name
+
+    return public_name(name)
+
+
+del _methods

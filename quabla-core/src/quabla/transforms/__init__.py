@@ -1,0 +1,1 @@
+"""Transforms: functions from programs to programs, and what users call."""

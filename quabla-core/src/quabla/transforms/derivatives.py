@@ -1,0 +1,367 @@
+"""What users call to differentiate: `grad`, `value_and_grad`, `jvp`, `vjp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from quabla import tree
+from quabla.arrays.convert import asarray
+from quabla.arrays.tensor import Tensor
+from quabla.arrays.tracer import Frame, TraceTensor
+from quabla.dtypes import float64
+from quabla.errors import DtypeError, ShapeError
+from quabla.ops.structure import zeros_like
+from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.forward import jvp_values
+from quabla.transforms.reverse import vjp_values
+from quabla.transforms.staging import Result, as_outputs, name_of, stage, take_apart, target
+from quabla.transforms.transform import Transform, normalize_argnums
+
+__all__ = ["grad", "jvp", "value_and_grad", "vjp"]
+
+
+def select_arguments(where: str, fun: Any, argnums: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """`argnums` counted from the front, for a call with `count` positional arguments.
+
+    Raises:
+        ShapeError: a position that the call does not have, or one named twice.
+    """
+    for i in argnums:
+        if not -count <= i < count:
+            raise ShapeError(
+                f"{where}: argnums {i} is out of range: {name_of(fun)} was called with {count} positional "
+                f"argument{'s' * (count != 1)}; arguments to differentiate must be positional"
+            )
+    picked = tuple(i % count for i in argnums)
+    if len(set(picked)) != len(picked):
+        raise ShapeError(f"{where}: argnums {argnums} names an argument twice")
+    return picked
+
+
+def _pair(fun: Any, value: Any) -> tuple[Any, Any]:
+    if not (isinstance(value, (tuple, list)) and len(value) == 2):
+        raise DtypeError(f"has_aux=True: {name_of(fun)} must return a pair (value, aux), it returned {_shown(value)}")
+    return value[0], value[1]
+
+
+def _shown(value: Any) -> str:
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+
+
+def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
+    arrays, result = as_outputs(fun, value)
+    if len(arrays) != 1 or result.leaves != [0] or result.treedef.num_leaves != 1 or type(value) in (tuple, list, dict):
+        raise DtypeError(
+            f"{where}: {name_of(fun)} must return one scalar, it returned {_shown(value)}; "
+            "pass has_aux=True if it returns (value, aux)"
+        )
+    aval = arrays[0].aval
+    if aval.shape != ():
+        raise ShapeError(
+            f"{where}: {name_of(fun)} must return a scalar (shape ()), it returned {aval}; reduce it with quabla.sum or "
+            "quabla.mean, or use quabla.jacobian"
+        )
+    if aval.dtype.kind != "f":
+        raise DtypeError(f"{where}: {name_of(fun)} must return a floating scalar, it returned {aval}")
+    return arrays[0]
+
+
+@final
+class Gradient(Transform):
+    """The gradient of a scalar function, with its value or without."""
+
+    def __init__(self, fun: Callable[..., Any], argnums: Any, has_aux: bool, with_value: bool) -> None:
+        self.kind = "value_and_grad" if with_value else "grad"
+        self.argnums, self.single = normalize_argnums(self.kind, argnums)
+        self.has_aux = bool(has_aux)
+        self.with_value = with_value
+        super().__init__(
+            fun,
+            (self.argnums, self.single, self.has_aux),
+            frozenset(i for i in self.argnums if i >= 0),
+            self.has_aux,
+        )
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the value and the backward pass in the innermost trace."""
+        picked = select_arguments(self.kind, self.fun, self.argnums, len(args))
+        call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked))
+
+        def split(value: Any) -> tuple[list[Any], Any]:
+            aux = None
+            if self.has_aux:
+                value, aux = _pair(self.fun, value)
+            loss = _scalar_loss(self.kind, self.fun, value)
+            if not self.has_aux:
+                return [loss], None
+            arrays, result = as_outputs(self.fun, aux, passing=True)
+            return [loss, *arrays], result
+
+        staged = stage(self.fun, call, split=split)
+        frame = target(call.arrays, staged.captures)
+        at = call.positions()
+        wanted = [p in picked for p in at] + [False] * len(staged.captures)
+        primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
+        outs, backward = vjp_values(frame, staged.program, primals, wanted)
+        loss = outs[0]
+        seeds = [frame.full(1.0, aval_of((), loss.dtype)), *[None] * (len(outs) - 1)]
+        cts = backward(seeds)
+        grads = _by_argument(frame, args, call, at, picked, cts)
+        gradient = grads[0] if self.single else tuple(grads)
+        if not self.has_aux:
+            return (loss, gradient) if self.with_value else gradient
+        aux = staged.result.put_together(outs[1:])
+        return ((loss, aux), gradient) if self.with_value else (gradient, aux)
+
+
+def _by_argument(
+    frame: Frame, args: Sequence[Any], call: Any, at: Sequence[Any], picked: Sequence[int], cts: Sequence[Any]
+) -> list[Any]:
+    """The cotangents as trees like the picked arguments; None for leaves that are not floating."""
+    grads = []
+    for position in picked:
+        leaves = []
+        for p, aval, ct in zip(at, call.avals, cts, strict=False):
+            if p == position:
+                leaves.append(None if aval.dtype.kind != "f" else _filled(frame, ct, aval))
+        treedef = call.treedef.children[0].children[position]
+        grads.append(tree.unflatten(treedef, leaves))
+    return grads
+
+
+def _filled(frame: Frame, ct: TraceTensor | None, aval: ShapeDtype) -> TraceTensor:
+    return frame.full(0.0, aval_of(aval.shape, aval.dtype)) if ct is None else ct
+
+
+def grad(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """The gradient of a scalar function.
+
+    Args:
+        fun: a function of arrays and pytrees of arrays that returns a floating scalar of shape `()`; with `has_aux`, a
+            pair (scalar, anything).
+        argnums: which positional arguments to differentiate; negative ones count from the end.
+        has_aux: whether `fun` returns (value, aux).
+
+    Returns:
+        A function of the same arguments that returns the gradient: a tree like the argument, or a tuple of them where
+        `argnums` is a tuple. Bool leaves have None. With `has_aux`, a pair (gradient, aux). It can be transformed again,
+        and it is compiled on the CPU when called on concrete arrays. Python numbers in a differentiated position become
+        float64 arrays; elsewhere they are static.
+
+    Raises:
+        ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
+        DtypeError: the result is not one floating array.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.grad(lambda x: x**3)(2.0).item()
+        12.0
+        >>> qb.grad(qb.grad(qb.sin))(0.0).item()
+        -0.0
+    """
+    return Gradient(fun, argnums, has_aux, with_value=False)
+
+
+def value_and_grad(
+    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """The value and the gradient of a scalar function; see `grad`.
+
+    Returns:
+        A function that returns (value, gradient), or ((value, aux), gradient) with `has_aux`.
+
+    Raises:
+        ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
+        DtypeError: the result is not one floating array.
+
+    Example:
+        >>> import quabla as qb
+        >>> value, (gx, gy) = qb.value_and_grad(lambda x, y: x * y, argnums=(0, 1))(2.0, 5.0)
+        >>> value.item(), gx.item(), gy.item()
+        (10.0, 5.0, 2.0)
+    """
+    return Gradient(fun, argnums, has_aux, with_value=True)
+
+
+# --- products with tangents and cotangents ----------------------------------------------------------------------------
+
+
+def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> Any:
+    """`given` as a tangent or cotangent of type `wanted`; None for a value that is not floating."""
+    if wanted.dtype.kind != "f":
+        return None
+    if type(given) in (int, float):
+        given = asarray(float(given), wanted.dtype)
+    elif type(given) is not Tensor and type(given) is not TraceTensor:
+        given = asarray(given)
+    if given.aval.shape != wanted.shape or given.aval.dtype is not wanted.dtype:
+        raise ShapeError(
+            f"{where}: the {what}{path} must be of type {aval_of(wanted.shape, wanted.dtype)}, like its primal; got {given.aval}"
+        )
+    return given
+
+
+def _match(where: str, what: str, given: Any, treedef: Any, avals: Sequence[ShapeDtype]) -> list[Any]:
+    """Take apart a tree of tangents or cotangents that must mirror `treedef`."""
+    leaves, found = tree.flatten(given)
+    if found != treedef:
+        leaves = tree.flatten_up_to(given, treedef, f"{where}: the {what}s must have the structure of the primals")
+    paths = tree.paths(treedef)
+    out = []
+    for leaf, aval, path in zip(leaves, avals, paths, strict=True):
+        out.append(_like(where, what, leaf, aval, f" at {'/'.join(path)}" if path else ""))
+    return out
+
+
+@final
+class Forward(Transform):
+    """The function of (primals, tangents) that `jvp` calls."""
+
+    kind = "jvp"
+
+    def __init__(self, fun: Callable[..., Any], count: int) -> None:
+        super().__init__(fun, count)
+        # Called with all primals and then all tangents as positional arguments, numbers made arrays in every place.
+        self.as_arrays = frozenset(range(2 * count))
+        self.count = count
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the value and its tangent in the innermost trace."""
+        n = self.count
+        call = take_apart(self.fun, args[:n], {}, self.as_arrays)
+        tangents = _match("jvp", "tangent", args[n:], call.treedef.children[0], call.avals)
+        staged = stage(self.fun, call)
+        frame = target([*call.arrays, *[t for t in tangents if t is not None]], staged.captures)
+        primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
+        moving = [None if t is None else frame.lift(t) for t in tangents] + [None] * len(staged.captures)
+        outs, t_outs = jvp_values(frame, staged.program, primals, moving)
+        filled = [zeros_like(o) if t is None else t for o, t in zip(outs, t_outs, strict=True)]
+        return staged.result.put_together(outs), staged.result.put_together(filled)
+
+
+def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The value of a function and its derivative along a direction (Jacobian-vector product, forward mode).
+
+    Args:
+        fun: a function of arrays and pytrees of arrays.
+        primals: its positional arguments, a tuple or list.
+        tangents: the direction: a tree of the same structure. Leaves have the shape and dtype of their primal; Python
+            numbers adopt its dtype.
+
+    Returns:
+        (value, tangent), two trees of the same structure.
+
+    Raises:
+        ShapeError: a tangent of another shape or dtype than its primal, or of another structure.
+
+    Example:
+        >>> import quabla as qb
+        >>> value, slope = qb.jvp(qb.sin, (0.0,), (2.0,))
+        >>> value.item(), slope.item()
+        (0.0, 2.0)
+    """
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise DtypeError(
+            f"jvp: primals and tangents must be tuples with one entry per argument of {name_of(fun)}, as in "
+            "jvp(f, (x,), (t,))"
+        )
+    if len(primals) != len(tangents):
+        raise ShapeError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
+    return Forward(fun, len(primals))(*primals, *_adopt(tuple(tangents), tuple(primals)))  # type: ignore[no-any-return]
+
+
+@final
+class Pullback(Transform):
+    """The function of (primals, cotangent) that the second result of `vjp` calls."""
+
+    kind = "vjp"
+
+    def __init__(self, fun: Callable[..., Any], count: int, has_aux: bool) -> None:
+        super().__init__(fun, (count, has_aux))
+        self.as_arrays = frozenset(range(count))
+        self.count = count
+        self.has_aux = has_aux
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the backward pass in the innermost trace."""
+        call = take_apart(self.fun, args[: self.count], {}, self.as_arrays)
+
+        def split(value: Any) -> tuple[list[Any], Result]:
+            return as_outputs(self.fun, _pair(self.fun, value)[0] if self.has_aux else value)
+
+        staged = stage(self.fun, call, split=split)
+        cotangents = _match(
+            "vjp", "cotangent", args[self.count], staged.result.treedef, [v.aval for v in staged.program.outputs]
+        )
+        frame = target([*call.arrays, *[c for c in cotangents if c is not None]], staged.captures)
+        primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
+        wanted = [True] * len(call.arrays) + [False] * len(staged.captures)
+        _, backward = vjp_values(frame, staged.program, primals, wanted)
+        cts = backward([None if c is None else frame.lift(c) for c in cotangents])
+        positions = range(self.count)
+        return tuple(_by_argument(frame, args, call, call.positions(), positions, cts))
+
+
+@final
+class Plain(Transform):
+    """The function itself, compiled when called on concrete arrays."""
+
+    kind = "call"
+
+    def __init__(self, fun: Callable[..., Any], count: int, has_aux: bool) -> None:
+        super().__init__(fun, (count, has_aux), frozenset(range(count)), has_aux)
+        self.has_aux = has_aux
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the function in the innermost trace."""
+        return self.fun(*args, **kwargs)
+
+
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """The value of a function, and its pullback (vector-Jacobian product, reverse mode).
+
+    Args:
+        fun: a function of arrays and pytrees of arrays; with `has_aux` it returns (value, aux).
+        primals: its positional arguments. Python numbers become float64 arrays.
+        has_aux: whether `fun` returns (value, aux).
+
+    Returns:
+        (value, pullback), or (value, pullback, aux). `pullback(cotangent)` takes a tree like the value and returns a tuple
+        with a tree of cotangents per argument; bool leaves have None. Each call of it evaluates `fun` again.
+
+    Raises:
+        ShapeError: (by the pullback) a cotangent of another shape, dtype or structure than the value.
+
+    Example:
+        >>> import quabla as qb
+        >>> value, pullback = qb.vjp(lambda x, y: x * y, 2.0, 5.0)
+        >>> value.item(), [g.item() for g in pullback(1.0)]
+        (10.0, [5.0, 2.0])
+    """
+    count = len(primals)
+    value = Plain(fun, count, bool(has_aux))(*primals)
+    backward = Pullback(fun, count, bool(has_aux))
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        return backward(*primals, _adopt(cotangent, value[0] if has_aux else value))  # type: ignore[no-any-return]
+
+    if has_aux:
+        out, aux = _pair(fun, value)
+        return out, pullback, aux
+    return value, pullback
+
+
+def _adopt(given: Any, values: Any) -> Any:
+    """Python numbers among tangents or cotangents as arrays of the dtype of their value, so that they are not static."""
+    leaves, treedef = tree.flatten(given)
+    likes, like_def = tree.flatten(values)
+    if treedef != like_def:
+        return given  # reported where the structures are compared
+    return tree.unflatten(
+        treedef,
+        [
+            asarray(float(g), getattr(v, "dtype", float64)) if type(g) in (int, float, bool) else g
+            for g, v in zip(leaves, likes, strict=True)
+        ],
+    )

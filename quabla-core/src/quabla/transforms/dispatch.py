@@ -1,0 +1,338 @@
+"""From a call with concrete arrays to the program compiled for it.
+
+The first call for a signature traces, compiles, and generates a *guard*: a Python function for exactly that structure
+of arguments, which checks the type of every leaf, hands raw addresses to native code and wraps what it wrote. A guard
+that does not recognise a call passes it to the guard before it, and at last to `slow_call`. For a call `f(w, x)` with
+two arrays and one result it reads
+
+    def guard(transform, args, kwargs):
+        if len(args) == 2 and not kwargs:
+            a0, a1 = args
+            if type(a0) is Tensor and a0.aval is A0 and type(a1) is Tensor and a1.aval is A1:
+                block = Block()
+                base = addressof(block)
+                call(pack(a0.address, a1.address, base, 0))
+                r0 = new(Tensor); r0.address = base; r0.aval = R0; r0.owner = block; r0.offset = 0
+                return r0
+        return other(transform, args, kwargs)
+
+This file is the one place in which code is generated as text for Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quabla import tree
+from quabla.arrays.tensor import Tensor
+from quabla.arrays.tracer import TraceTensor
+from quabla.backends import registry
+from quabla.backends.protocol import Executable, NativeEntry
+from quabla.errors import RetraceLimitError, TracerError
+from quabla.ir.program import Program
+from quabla.shapes import ShapeDtype
+from quabla.transforms import cache
+from quabla.transforms.staging import Call, Result, Staged, as_outputs, inline, name_of, stage, take_apart
+
+if TYPE_CHECKING:
+    from quabla.transforms.transform import Transform
+
+__all__ = ["Compiled", "compile_call", "slow_call"]
+
+# One thread traces at a time: LLVM compiles under one lock anyway, and a lock per function could deadlock where two
+# functions call each other. A thread may enter again, since a function being traced calls others.
+_tracing = threading.RLock()
+
+_BLOCK_LIMIT = 4096  # larger output blocks come from NumPy, whose memory is not cleared first
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A program compiled for one signature."""
+
+    executable: Executable
+    call: Call
+    result: Result
+
+    def run(self, arrays: Any) -> Any:
+        """Run it on the array leaves of a call."""
+        return self.result.put_together(self.executable(*arrays))
+
+
+def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a transform on any arguments: record it in a trace, or look up, if need be compile, and run its program."""
+    call = take_apart(transform, args, kwargs, transform.as_arrays, transform.static_argnums)
+    if any(type(x) is TraceTensor for x in call.arrays):
+        return transform.apply(args, kwargs)
+    found = transform.cache.entries.get(call.key)
+    if found is not None:
+        return found.run(call.arrays)
+    with _tracing:
+        found = transform.cache.entries.get(call.key)
+        if found is None:
+            found = _compile(transform, call)
+            if not isinstance(found, Compiled):
+                return found[0]
+    return found.run(call.arrays)
+
+
+def _compile(transform: Transform, call: Call) -> Any:
+    """The program compiled for `call`; or, in a tuple, the result of the call where it belongs to a trace in progress."""
+    entries = transform.cache.entries
+    if len(entries) >= transform.max_traces:
+        raise RetraceLimitError(_limit_message(transform, call))
+    staged = _stage(transform, call)
+    if staged.captures:
+        # The function closes over traced values of an enclosing function, so this call is part of that trace.
+        outputs = inline(staged.program, [*call.arrays, *staged.captures])
+        return (staged.result.put_together(outputs),)
+    executable = _compile_program(staged.program, transform.device)
+    compiled = Compiled(executable, call.without_arrays(), staged.result)
+    entries[call.key] = compiled
+    transform.cache.guard = make_guard(compiled, transform.cache.guard)
+    return compiled
+
+
+def _stage(transform: Transform, call: Call) -> Staged:
+    return stage(
+        lambda *a, **k: transform.apply(a, k),
+        call,
+        names=call.names(transform),
+        split=lambda value: as_outputs(transform, value, transform.passing),
+    )
+
+
+def compile_call(transform: Transform, call: Call) -> tuple[Compiled, Program]:
+    """Trace and compile for a signature that may consist of types alone, outside the cache.
+
+    Raises:
+        TracerError: the function closes over a traced value.
+    """
+    staged = _stage(transform, call)
+    if staged.captures:
+        raise TracerError(
+            f"{name_of(transform)}: cannot be lowered inside a trace, since it closes over traced values; pass them as "
+            "arguments"
+        )
+    program = staged.program
+    return Compiled(_compile_program(program, transform.device), call.without_arrays(), staged.result), program
+
+
+def _compile_program(program: Program, device: str | None) -> Executable:
+    backend, name = registry.backend_for(device)
+    return backend.compile(backend.lower(program, name))
+
+
+def _limit_message(transform: Transform, call: Call) -> str:
+    name = name_of(transform)
+    seen = "\n".join(f"  {_signature(c.call)}" for c in transform.cache.entries.values())
+    numbers = any(type(leaf) is not ShapeDtype for leaf in call.leaves)
+    advice = (
+        "Python numbers are static: a new value is a new trace. Pass a number that changes as quabla.array(s)"
+        if numbers
+        else "Each new shape or dtype is a new trace: pad the arrays to a few sizes"
+    )
+    return (
+        f"{name}: already traced for {len(transform.cache.entries)} signatures, which is its max_traces:\n{seen}\n"
+        f"and now called with\n  {_signature(call)}\n{advice}, or raise the limit: quabla.jit(f, max_traces=...)."
+    )
+
+
+def _signature(call: Call) -> str:
+    args, kwargs = tree.unflatten(call.treedef, list(call.leaves))
+    shown = [repr(a) for a in args] + [f"{k}={v!r}" for k, v in kwargs.items()]
+    return f"({', '.join(shown)})"
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------
+
+
+def make_guard(compiled: Compiled, other: Callable[..., Any]) -> Callable[..., Any]:
+    """A guard for the signature of `compiled`, or `other` where its structure has no short way."""
+    entry = compiled.executable.entry
+    if entry is None:
+        return other
+    names: dict[str, Any] = {
+        "Tensor": Tensor, "new": object.__new__, "other": other, "call": entry.call, "pack": entry.pack
+    }  # fmt: skip
+    taking = _Taking(compiled.call, names)
+    if not taking.possible:
+        return other
+    body = [*_calling(entry, taking.leaves, names), *_wrapping(compiled, entry, names)]
+    lines = [
+        "def guard(transform, args, kwargs):",
+        f"    if len(args) == {len(taking.args)} and not kwargs:",
+        *([f"        {', '.join(taking.args)}, = args"] if taking.args else []),
+        *_nested(taking.levels, body),
+        "    return other(transform, args, kwargs)",
+    ]
+    exec("\n".join(lines), names)  # noqa: S102 - the text is built above, from no user input but repr'd dict keys
+    return names["guard"]  # type: ignore[no-any-return]
+
+
+def _nested(levels: list[tuple[str, list[str]]], body: list[str]) -> list[str]:
+    """`if` statements within each other: a level is a condition and the assignments that it makes safe."""
+    lines, indent = [], " " * 8
+    for condition, assignments in levels:
+        lines.append(f"{indent}if {condition}:")
+        indent += "    "
+        lines += [indent + a for a in assignments]
+    return lines + [indent + line for line in body]
+
+
+class _Taking:
+    """How the guard takes the leaves out of the arguments: conditions to check, level by level of nesting.
+
+    Attributes:
+        args: the names of the positional arguments.
+        leaves: the names of the array leaves, in order.
+        levels: `(condition, assignments)`: the assignments are safe once the condition holds.
+        possible: False where the arguments hold containers or static values that have no short check.
+    """
+
+    def __init__(self, call: Call, names: dict[str, Any]) -> None:
+        self.names = names
+        self.leaves: list[str] = []
+        self.levels: list[tuple[str, list[str]]] = []
+        self.possible = True
+        self.static: list[str] = []
+        args_def, kwargs_def = call.treedef.children
+        self.args = [f"a{i}" for i in range(len(args_def.children))]
+        if kwargs_def.num_leaves:
+            self.possible = False
+            return
+        rest = iter(call.leaves)
+        level = list(zip(self.args, args_def.children, strict=True))
+        found: dict[str, Any] = {}
+        ordered: list[tuple[tuple[int, ...], str]] = []
+        pending = [(name, node, (i,)) for i, (name, node) in enumerate(level)]
+        while pending:
+            checks, assignments, inner = [], [], []
+            for name, node, path in pending:
+                kind = node.kind
+                if kind is tree.LEAF:
+                    found[name] = path
+                    ordered.append((path, name))
+                elif node.type is dict:
+                    checks.append(f"type({name}) is dict and len({name}) == {len(node.children)}")
+                    checks += [f"{key!r} in {name}" for key in node.keys]
+                    if any(type(key) is not str for key in node.keys):
+                        self.possible = False
+                    for j, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):
+                        inner.append((f"{name}_{j}", child, (*path, j)))
+                        assignments.append(f"{name}_{j} = {name}[{key!r}]")
+                elif node.type in (list, tuple):
+                    checks.append(f"type({name}) is {node.type.__name__} and len({name}) == {len(node.children)}")
+                    for j, child in enumerate(node.children):
+                        inner.append((f"{name}_{j}", child, (*path, j)))
+                        assignments.append(f"{name}_{j} = {name}[{j}]")
+                elif node.type is type(None):
+                    checks.append(f"{name} is None")
+                else:
+                    self.possible = False
+                    return
+            if checks:
+                self.levels.append((" and ".join(checks), assignments))
+            pending = inner
+        checks = []
+        for (_, name), leaf in zip(sorted(ordered), rest, strict=True):
+            if type(leaf) is ShapeDtype:
+                names[f"V_{name}"] = leaf
+                checks.append(f"type({name}) is Tensor and {name}.aval is V_{name}")
+                self.leaves.append(name)
+            else:
+                value = leaf.value
+                if type(value) not in (int, bool, float, str) or value != value or value == 0:
+                    self.possible = False  # NaN, and the zeros that differ in sign: compared by the slow way
+                    return
+                checks.append(f"type({name}) is {type(value).__name__} and {name} == {value!r}")
+        if checks:
+            self.levels.append((" and ".join(checks), []))
+
+
+def _calling(entry: NativeEntry, leaves: list[str], names: dict[str, Any]) -> list[str]:
+    """Lines that allocate the output block and run the native code."""
+    nbytes = max(entry.out_nbytes, 1)
+    if nbytes <= _BLOCK_LIMIT:
+        names["Block"] = ctypes.c_double * -(-nbytes // 8)
+        names["addressof"] = ctypes.addressof
+        lines = ["block = Block()", "base = addressof(block)"]
+    else:
+        names["allocate"] = allocate
+        names["nbytes"] = nbytes
+        lines = ["block, base, shift = allocate(nbytes)"]
+    pointers = [f"{name}.address" for name in leaves] + [str(h) for h in entry.hidden] + ["base"]
+    if not entry.workspace_nbytes:
+        return [*lines, f"call(pack({', '.join([*pointers, '0'])}))"]
+    names.update(spare=[], allocate=allocate, workspace_nbytes=entry.workspace_nbytes)
+    return [
+        *lines,
+        # list.pop and list.append are atomic, so threads share the spare workspaces without a lock.
+        "try:",
+        "    workspace = spare.pop()",
+        "except IndexError:",
+        "    workspace = allocate(workspace_nbytes)",
+        f"call(pack({', '.join([*pointers, 'workspace[1]'])}))",
+        "spare.append(workspace)",
+    ]
+
+
+def allocate(nbytes: int) -> tuple[Any, int, int]:
+    """Uninitialised memory: an object that exposes and keeps it, and the address and offset of a 64-byte boundary in it."""
+    array = np.empty(nbytes + 64, np.uint8)
+    address = array.__array_interface__["data"][0]
+    shift = -address % 64
+    return array.data, address + shift, shift
+
+
+def _wrapping(compiled: Compiled, entry: NativeEntry, names: dict[str, Any]) -> list[str]:
+    """Lines that make Tensors of the output block and return the result."""
+    lines = []
+    large = entry.out_nbytes > _BLOCK_LIMIT
+    for i, (aval, offset) in enumerate(zip(compiled.executable.out_avals, entry.out_offsets, strict=True)):
+        names[f"R{i}"] = aval
+        at = f"shift + {offset}" if large else str(offset)
+        lines.append(
+            f"r{i} = new(Tensor); r{i}.address = base + {offset}; r{i}.aval = R{i}; r{i}.owner = block; r{i}.offset = {at}"
+        )
+    outputs = [f"r{i}" for i in range(len(compiled.executable.out_avals))]
+    shown = _expression(compiled.result, outputs)
+    if shown is None:
+        names["result"] = compiled.result
+        shown = f"result.put_together(({', '.join(outputs)},))"
+    return [*lines, f"return {shown}"]
+
+
+def _expression(result: Result, outputs: list[str]) -> str | None:
+    """The result as an expression of literals, or None where it holds other containers or static leaves."""
+    if any(type(leaf) is not int for leaf in result.leaves):
+        return None
+    rest = iter(result.leaves)
+
+    def write(node: Any) -> str | None:
+        if node.kind is tree.LEAF:
+            return outputs[next(rest)]
+        parts = [write(child) for child in node.children]
+        if any(p is None for p in parts):
+            return None
+        if node.type is tuple:
+            return f"({''.join(f'{p}, ' for p in parts)})"
+        if node.type is list:
+            return f"[{', '.join(parts)}]"  # type: ignore[arg-type]
+        if node.type is type(None):
+            return "None"
+        if node.type is dict and all(type(key) is str for key in node.keys):
+            by_key = dict(zip(node.keys, parts, strict=True))
+            return f"{{{', '.join(f'{key!r}: {by_key[key]}' for key in node.order)}}}"
+        return None
+
+    return write(result.treedef)
+
+
+cache.install(slow_call)

@@ -1,0 +1,227 @@
+"""`jacobian` and `hessian`: dense blocks, as one staged program over batches of basis vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from quabla import tree
+from quabla.arrays.tensor import wrap
+from quabla.arrays.tracer import Frame, TraceTensor, trace
+from quabla.dtypes import float32, float64
+from quabla.ir.program import Program
+from quabla.ops.structure import concatenate, lead, permute, reshape_to, strided_slice, zeros_like
+from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.batch import batch_values
+from quabla.transforms.derivatives import grad, select_arguments
+from quabla.transforms.forward import jvp_values
+from quabla.transforms.reverse import vjp_values
+from quabla.transforms.staging import Call, stage, take_apart, target
+from quabla.transforms.transform import Transform, normalize_argnums
+
+__all__ = ["hessian", "jacobian"]
+
+SEEDS = 256  # basis vectors that are pushed through the function at once: a bound on memory
+
+
+@final
+class Jacobian(Transform):
+    """The dense Jacobian of a function."""
+
+    kind = "jacobian"
+
+    def __init__(self, fun: Callable[..., Any], argnums: Any) -> None:
+        self.argnums, self.single = normalize_argnums(self.kind, argnums)
+        super().__init__(fun, (self.argnums, self.single), frozenset(i for i in self.argnums if i >= 0))
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the Jacobian in the innermost trace."""
+        picked = select_arguments(self.kind, self.fun, self.argnums, len(args))
+        call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked))
+        staged = stage(self.fun, call)
+        frame = target(call.arrays, staged.captures)
+        primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
+        program = staged.program
+        wanted = [
+            p in picked and a.dtype.kind == "f" for p, a in zip(call.positions(), call.avals, strict=True)
+        ] + [False] * len(staged.captures)
+        ins = [a for a, w in zip(program.in_avals, wanted, strict=True) if w]
+        outs = [a for a in program.out_avals if a.dtype.kind == "f"]
+        if not ins or not outs:
+            blocks: list[list[Any]] = [[None] * len(ins) for _ in outs]
+        elif _prefers_reverse(program, ins, outs):
+            blocks = _by_rows(frame, program, primals, wanted, ins, outs)
+        else:
+            blocks = _by_columns(frame, program, primals, wanted, ins, outs)
+        return self._arranged(call, staged.result, program.out_avals, picked, blocks)
+
+    def _arranged(self, call: Call, result: Any, out_avals: Any, picked: Sequence[int], blocks: Any) -> Any:
+        """The blocks as a tree like the result, of trees like the arguments."""
+        args_def = call.treedef.children[0]
+        positions, avals = call.positions(), call.avals
+        column = {}
+        for i, (p, a) in enumerate(zip(positions, avals, strict=True)):
+            if p in picked and a.dtype.kind == "f":
+                column[i] = len(column)
+
+        def row(blocks_of_output: list[Any] | None) -> Any:
+            trees = []
+            for position in picked:
+                leaves = [
+                    None if blocks_of_output is None or i not in column else blocks_of_output[column[i]]
+                    for i, p in enumerate(positions)
+                    if p == position
+                ]
+                trees.append(tree.unflatten(args_def.children[position], leaves))
+            return trees[0] if self.single else tuple(trees)
+
+        rows = iter(blocks)
+        return result.put_together([row(next(rows) if a.dtype.kind == "f" else None) for a in out_avals])
+
+
+def _prefers_reverse(program: Program, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]) -> bool:
+    """Reverse mode where there are fewer outputs than inputs.
+
+    A program that computes float64 results partly in float32 keeps forward mode: a cotangent would be rounded to float32
+    on its way, a tangent is not rounded after the result's dtype is reached.
+    """
+    if len(outs) != len(program.out_avals) or sum(a.size for a in outs) >= sum(a.size for a in ins):
+        return False
+    if not any(a.dtype is float64 for a in outs):
+        return True
+    single = any(v.aval.dtype is float32 for node in program.nodes for v in node.outputs)
+    return not single and not any(a.dtype is float32 for a in program.in_avals)
+
+
+def _seeds(avals: Sequence[ShapeDtype], low: int, high: int) -> list[Any]:
+    """Rows `low` to `high` of the identity over all elements of `avals`, cut into one array `(rows, *shape)` each."""
+    seeds, at = [], 0
+    for a in avals:
+        matrix = np.zeros((high - low, a.size), a.dtype.numpy)
+        first, last = max(low, at), min(high, at + a.size)
+        if first < last:
+            rows = np.arange(first, last)
+            matrix[rows - low, rows - at] = 1.0
+        seeds.append(wrap(matrix.reshape(high - low, *a.shape)))
+        at += a.size
+    return seeds
+
+
+def _pushed(
+    frame: Frame, program: Program, primals: Sequence[TraceTensor], basis: Sequence[ShapeDtype]
+) -> list[TraceTensor]:
+    """Run `program`, whose last inputs take one basis vector, for all basis vectors: a leading axis per result."""
+    total = sum(a.size for a in basis)
+    chunks: list[list[TraceTensor]] = []
+    for low in range(0, total, SEEDS):
+        high = min(low + SEEDS, total)
+        seeds = [frame.lift(s) for s in _seeds(basis, low, high)]
+        mapped = [False] * len(primals) + [True] * len(seeds)
+        outs, over = batch_values(frame, program, [*primals, *seeds], mapped, high - low)
+        chunks.append([lead(o, m, high - low) for o, m in zip(outs, over, strict=True)])
+    return [concatenate(parts, 0) for parts in zip(*chunks, strict=True)]
+
+
+def _rows(x: TraceTensor, low: int, count: int) -> Any:
+    rest = x.shape[1:]
+    return strided_slice(x, (low, *[0] * len(rest)), (low + count, *rest), (1,) * x.ndim)
+
+
+def _by_rows(
+    frame: Frame, program: Program, primals: Any, wanted: Any, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]
+) -> list[list[Any]]:
+    """Reverse mode: a pullback per output element."""
+
+    def pull(*args: Any) -> list[Any]:
+        inner = args[0].frame
+        n = len(program.inputs)
+        _, backward = vjp_values(inner, program, args[:n], wanted)
+        cts = backward(args[n:])
+        picked = [(ct, v.aval) for ct, v, w in zip(cts, program.inputs, wanted, strict=True) if w]
+        return [inner.full(0.0, a) if ct is None else ct for ct, a in picked]
+
+    pulled, _ = trace(pull, [*program.in_avals, *(aval_of(a.shape, a.dtype) for a in outs)])
+    stacked = _pushed(frame, pulled, primals, outs)
+    blocks, at = [], 0
+    for out in outs:
+        blocks.append(
+            [reshape_to(_rows(s, at, out.size), out.shape + a.shape) for s, a in zip(stacked, ins, strict=True)]
+        )
+        at += out.size
+    return blocks
+
+
+def _by_columns(
+    frame: Frame, program: Program, primals: Any, wanted: Any, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]
+) -> list[list[Any]]:
+    """Forward mode: a tangent per input element."""
+
+    def push(*args: Any) -> list[Any]:
+        n = len(program.inputs)
+        rest = iter(args[n:])
+        tangents = [next(rest) if w else None for w in wanted]
+        values, moved = jvp_values(args[0].frame, program, args[:n], tangents)
+        return [
+            zeros_like(o) if t is None else t for o, t in zip(values, moved, strict=True) if o.dtype.kind == "f"
+        ]
+
+    pushed, _ = trace(push, [*program.in_avals, *(aval_of(a.shape, a.dtype) for a in ins)])
+    stacked = _pushed(frame, pushed, primals, ins)
+    blocks = []
+    for s, out in zip(stacked, outs, strict=True):
+        row, at = [], 0
+        for a in ins:
+            part = _rows(s, at, a.size)
+            turned = permute(part, (*range(1, part.ndim), 0))
+            row.append(reshape_to(turned, out.shape + a.shape))
+            at += a.size
+        blocks.append(row)
+    return blocks
+
+
+def jacobian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    """The dense Jacobian of a function.
+
+    Reverse mode where the results have fewer elements than the arguments, forward mode otherwise.
+
+    Args:
+        fun: a function of arrays and pytrees of arrays.
+        argnums: which positional arguments to differentiate; negative ones count from the end.
+
+    Returns:
+        A function of the same arguments. For an array result of shape `out` and an array argument of shape `in` it
+        returns a block of shape `(*out, *in)`; otherwise a tree like the result, of trees like the argument, of blocks.
+        Bool leaves have None.
+
+    Raises:
+        ShapeError: `argnums` does not fit the call.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.jacobian(lambda x: x * x)(qb.array([1.0, 2.0])).tolist()
+        [[2.0, 0.0], [0.0, 4.0]]
+    """
+    return Jacobian(fun, argnums)
+
+
+def hessian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    """The dense Hessian of a scalar function: `jacobian(grad(fun))`.
+
+    Args:
+        fun: a function that returns a floating scalar of shape `()`.
+        argnums: which positional arguments to differentiate; negative ones count from the end.
+
+    Returns:
+        A function of the same arguments that returns a block of shape `(*in, *in)`, or trees of them as `jacobian` does.
+
+    Raises:
+        ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.hessian(lambda x: qb.sum(x**3))(qb.array([1.0, 2.0])).tolist()
+        [[6.0, 0.0], [0.0, 12.0]]
+    """
+    return Jacobian(grad(fun, argnums), argnums)

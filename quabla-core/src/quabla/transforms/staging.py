@@ -1,0 +1,337 @@
+"""From a user's function and arguments to a Program, and back to a user's results.
+
+The transforms proper (`forward`, `reverse`, `batch`) know nothing of pytrees, argument positions or closures: those live
+here. A call is taken apart into array leaves and static leaves; the function is traced on the types of the former; the
+traced values of enclosing functions that it closes over are found as captures.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+from quabla import tree
+from quabla.arrays.convert import asarray
+from quabla.arrays.tensor import Tensor
+from quabla.arrays.tracer import Frame, TraceTensor, frames, innermost, trace
+from quabla.dtypes import float64
+from quabla.errors import DtypeError, QuablaError
+from quabla.ir.program import Program
+from quabla.shapes import ShapeDtype
+from quabla.transforms.forward import replay
+
+__all__ = ["Call", "Result", "Static", "inline", "name_of", "stage", "take_apart"]
+
+
+class Static:
+    """An argument that is part of the signature: a Python number, or what `static_argnums` names.
+
+    Two are equal if they have the same type and value; NaN equals NaN, and 0.0 differs from -0.0.
+    """
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.key = (type(value), value.hex() if isinstance(value, float) else value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(slots=True)
+class Call:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+        treedef: the structure of `(args, kwargs)`.
+        leaves: per leaf, its ShapeDtype, or a `Static`.
+        arrays: the array leaves, in order: Tensors, traced values or ShapeDtypes.
+    """
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+    arrays: list[Any]
+
+    @property
+    def avals(self) -> list[ShapeDtype]:
+        """The types of the array leaves."""
+        return [leaf for leaf in self.leaves if type(leaf) is ShapeDtype]
+
+    def without_arrays(self) -> Call:
+        """The signature alone."""
+        return Call(self.treedef, self.leaves, [])
+
+    @property
+    def key(self) -> Any:
+        """What a trace depends on."""
+        return (self.treedef, self.leaves)
+
+    def put_together(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and keyword arguments with other arrays in the places of the array leaves."""
+        rest = iter(arrays)
+        leaves = [next(rest) if type(leaf) is ShapeDtype else leaf.value for leaf in self.leaves]
+        args, kwargs = tree.unflatten(self.treedef, leaves)
+        return tuple(args), kwargs
+
+    def positions(self) -> list[Any]:
+        """Per array leaf, the index of its positional argument, or None for a keyword's."""
+        counts = [child.num_leaves for child in self.treedef.children[0].children]
+        at = [i for i, n in enumerate(counts) for _ in range(n)]
+        at += [None] * (len(self.leaves) - len(at))
+        return [p for p, leaf in zip(at, self.leaves, strict=True) if type(leaf) is ShapeDtype]
+
+    def names(self, fun: Any) -> list[str]:
+        """A name per array leaf: the parameter of `fun`, then the path within it."""
+        args_def, kwargs_def = self.treedef.children
+        params = _parameters(fun)
+        names = []
+        for i, child in enumerate(args_def.children):
+            base = params[i] if i < len(params) else f"arg{i}"
+            names += ["/".join((base, *p)) if p else base for p in tree.paths(child)]
+        names += ["/".join(p) for p in tree.paths(kwargs_def)]
+        return [n for n, leaf in zip(names, self.leaves, strict=True) if type(leaf) is ShapeDtype]
+
+
+def _parameters(fun: Any) -> list[str]:
+    root = getattr(fun, "root", fun)
+    try:
+        return [p.name for p in inspect.signature(root).parameters.values() if p.kind.name != "VAR_POSITIONAL"]
+    except (TypeError, ValueError):
+        return []
+
+
+def name_of(fun: Any) -> str:
+    """How a function is called in messages."""
+    return str(getattr(fun, "__name__", None) or getattr(fun, "name", None) or type(fun).__name__)
+
+
+_NUMBERS = (float, int, bool)
+
+
+def take_apart(
+    fun: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    as_arrays: Collection[int] = (),
+    static: Collection[int] = (),
+    abstract: bool = False,
+) -> Call:
+    """Take the arguments of a call apart.
+
+    Args:
+        fun: the function, for names in messages.
+        args: positional arguments, pytrees.
+        kwargs: keyword arguments, pytrees.
+        as_arrays: the positions in which Python numbers become float64 arrays; elsewhere they are static.
+        static: the positions that are static as a whole; their arguments must be hashable.
+        abstract: whether ShapeDtype leaves are allowed.
+
+    Raises:
+        TypeError: a leaf that is neither array nor number, or a static argument that is not hashable.
+    """
+    if static:
+        args = tuple(_StaticArgument(_hashable(fun, i, a)) if i in static else a for i, a in enumerate(args))
+    flat, treedef = tree.flatten((args, kwargs))
+    leaves: list[Any] = []
+    arrays: list[Any] = []
+    converts = _leaves_of(treedef, as_arrays) if as_arrays else ()
+    for i, leaf in enumerate(flat):
+        kind = type(leaf)
+        if kind is Tensor or kind is TraceTensor:
+            pass
+        elif kind in _NUMBERS:
+            if i not in converts:
+                leaves.append(Static(leaf))
+                continue
+            leaf = asarray(float(leaf), float64)
+        elif kind is _StaticArgument:
+            leaves.append(Static(leaf.value))
+            continue
+        elif kind is ShapeDtype and abstract:
+            leaves.append(leaf)
+            arrays.append(leaf)
+            continue
+        else:
+            leaf = _as_leaf(fun, treedef, i, leaf)
+        leaves.append(leaf.aval)
+        arrays.append(leaf)
+    return Call(treedef, tuple(leaves), arrays)
+
+
+class _StaticArgument:
+    """Wraps a static argument, so that a pytree passed as static stays whole."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _hashable(fun: Any, i: int, value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        raise DtypeError(
+            f"{name_of(fun)}: static argument {i} is a {type(value).__name__}, which is not hashable; pass a tuple, a "
+            "number, a string or a frozen dataclass"
+        ) from None
+    return value
+
+
+def _leaves_of(treedef: Any, positions: Collection[int]) -> set[int]:
+    found: set[int] = set()
+    at = 0
+    for i, child in enumerate(treedef.children[0].children):
+        if i in positions:
+            found.update(range(at, at + child.num_leaves))
+        at += child.num_leaves
+    return found
+
+
+def _as_leaf(fun: Any, treedef: Any, i: int, leaf: Any) -> Tensor:
+    try:
+        if callable(leaf) or isinstance(leaf, (str, bytes)):
+            raise DtypeError(f"a {type(leaf).__name__} is no array")
+        return asarray(leaf)
+    except (QuablaError, TypeError, ValueError) as error:
+        args_def = treedef.children[0]
+        where = tree.paths(args_def)[i] if i < args_def.num_leaves else tree.paths(treedef.children[1])[i - args_def.num_leaves]
+        at = "/".join(where)
+        raise DtypeError(
+            f"{name_of(fun)}: argument {at} is a {type(leaf).__name__}, and arguments are arrays, numbers and containers "
+            f"of them ({error}); pass other values through a closure, or to jit with static_argnums"
+        ) from error
+
+
+@dataclass(slots=True)
+class Result:
+    """The structure of what a function returned: per leaf, an index into the program's outputs or a static value."""
+
+    treedef: Any
+    leaves: list[Any]
+
+    def put_together(self, outputs: Sequence[Any]) -> Any:
+        """The result, with arrays in the places of the outputs."""
+        return tree.unflatten(
+            self.treedef, [leaf.value if type(leaf) is Static else outputs[leaf] for leaf in self.leaves]
+        )
+
+
+def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], Result]:
+    """Take apart what a function returned.
+
+    Args:
+        fun: the function, for messages.
+        value: what it returned.
+        passing: whether leaves that are no arrays pass through, as in auxiliary results.
+
+    Returns:
+        The array leaves and the structure.
+
+    Raises:
+        DtypeError: a leaf is neither array nor number.
+    """
+    flat, treedef = tree.flatten(value)
+    arrays: list[Any] = []
+    leaves: list[Any] = []
+    for i, leaf in enumerate(flat):
+        kind = type(leaf)
+        if kind is not Tensor and kind is not TraceTensor:
+            try:
+                if isinstance(leaf, (str, bytes)) or callable(leaf):
+                    raise TypeError("no array")
+                leaf = asarray(leaf)
+            except (QuablaError, TypeError, ValueError) as error:
+                if passing:
+                    static = Static.__new__(Static)
+                    static.value = leaf
+                    leaves.append(static)
+                    continue
+                at = "/".join(tree.paths(treedef)[i])
+                raise DtypeError(
+                    f"{name_of(fun)} returned a {type(leaf).__name__}{' at ' + at if at else ''}; a function that is "
+                    "transformed or compiled returns arrays, numbers, and tuples, lists or dicts of them"
+                ) from error
+        leaves.append(len(arrays))
+        arrays.append(leaf)
+    return arrays, Result(treedef, leaves)
+
+
+@dataclass(slots=True)
+class Staged:
+    """A traced function.
+
+    Attributes:
+        program: inputs are the array leaves of the call and then the captures.
+        captures: traced values of enclosing functions that it closes over.
+        result: the structure of its result.
+    """
+
+    program: Program
+    captures: tuple[TraceTensor, ...]
+    result: Any
+
+
+def stage(
+    fun: Callable[..., Any],
+    call: Call,
+    avals: Sequence[ShapeDtype] | None = None,
+    split: Callable[[Any], tuple[list[Any], Any]] | None = None,
+    names: Sequence[str] = (),
+) -> Staged:
+    """Trace `fun` on the types of a call's arrays.
+
+    Args:
+        fun: the user's function, or a transformed one.
+        call: the arguments.
+        avals: types to trace with in place of the call's own.
+        split: takes apart what `fun` returned, in place of `as_outputs`.
+        names: a name per input of the program.
+    """
+    kept: list[Any] = []
+
+    def run(*arrays: Any) -> list[Any]:
+        args, kwargs = call.put_together(arrays)
+        outputs, result = as_outputs(fun, fun(*args, **kwargs)) if split is None else split(fun(*args, **kwargs))
+        kept.append(result)
+        return outputs
+
+    program, captures = trace(run, call.avals if avals is None else avals, names)
+    return Staged(program, captures, kept[0])
+
+
+def target(arrays: Sequence[Any], captures: Sequence[Any]) -> Frame:
+    """The frame in which a transform called on `arrays` records: the innermost of theirs and the captures'."""
+    frame = innermost((*arrays, *captures))
+    return frames()[-1] if frame is None else frame
+
+
+def inline(program: Program, bindings: Sequence[Any]) -> list[Any]:
+    """Record a program in the innermost trace of its bindings.
+
+    Args:
+        program: what to record.
+        bindings: a Tensor or traced value per input.
+
+    Returns:
+        The outputs.
+    """
+    frame = target(bindings, ())
+    value: dict[Any, Any] = {v: frame.lift(x) for v, x in zip(program.inputs, bindings, strict=True)}
+    for node in program.nodes:
+        out = replay(frame, node, tuple([value[v] for v in node.inputs]))
+        for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
+            value[v] = o
+    return [value[v] for v in program.outputs]
+
+

@@ -1,0 +1,84 @@
+"""`Transform`: what `grad`, `vmap`, `jit` and the others return: a function with a past.
+
+Called on traced values it records itself in their trace (`apply`). Called on concrete arrays it is traced, compiled and
+cached by `dispatch`, like a jitted function.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from quabla.errors import DtypeError
+from quabla.transforms import dispatch  # noqa: F401 - installs the guard with which caches begin
+from quabla.transforms.cache import cache_for
+from quabla.transforms.staging import name_of
+
+__all__ = ["Transform", "normalize_argnums"]
+
+
+class Transform:
+    """A transformed function. Subclasses are final; they define `apply` and say what configures them in `config`.
+
+    Attributes:
+        fun: what is transformed: a user's function or another Transform.
+        root: the user's function at the bottom.
+        chain: what was applied to it, innermost first: with the root, the identity of the compiled programs.
+        as_arrays: the positions in which Python numbers become arrays, because a transform differentiates there.
+        passing: whether leaves of the result that are no arrays pass through: there is an auxiliary result.
+    """
+
+    kind = "transform"
+    device: str | None = None
+    max_traces = 8
+    static_argnums: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        config: Any = (),
+        as_arrays: frozenset[int] = frozenset(),
+        has_aux: bool = False,
+    ) -> None:
+        if not callable(fun):
+            raise DtypeError(f"{self.kind}: the first argument must be a function, got a {type(fun).__name__}")
+        self.fun = fun
+        inner: Transform | None = fun if isinstance(fun, Transform) else None
+        self.root = inner.root if inner else fun
+        self.chain = (*(inner.chain if inner else ()), (self.kind, config))
+        self.as_arrays = as_arrays | inner.as_arrays if inner else as_arrays
+        self.passing = has_aux or (inner.passing if inner else False)
+        self.cache = cache_for(self.root, self.chain)
+        self.__name__ = f"{self.kind}({name_of(fun)})"
+        self.__doc__ = getattr(fun, "__doc__", None)
+        self.__wrapped__ = self.root
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        # A Transform used as a decorator in a class body is a method, like a function.
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # The guard is generated code for the signature seen last; it falls back to `dispatch.slow_call`.
+        return self.cache.guard(self, args, kwargs)
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record this function, called on these arguments, in the innermost trace."""
+        raise TypeError(f"{type(self).__name__} does not define apply; please report this")
+
+
+def normalize_argnums(where: str, argnums: Any) -> tuple[tuple[int, ...], bool]:
+    """`argnums` as a tuple, and whether it was one int.
+
+    Raises:
+        DtypeError: it is neither an int nor a tuple of ints.
+    """
+    single = type(argnums) is int
+    given = (argnums,) if single else argnums
+    if not isinstance(given, (tuple, list)) or not given or any(type(i) is not int for i in given):
+        raise DtypeError(f"{where}: argnums must be an int or a tuple of ints, got {argnums!r}")
+    return tuple(given), single
+

@@ -1,0 +1,166 @@
+"""`vmap`: a function of one example becomes a function of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from quabla import tree
+from quabla.arrays.tracer import Frame, TraceTensor
+from quabla.errors import DtypeError, ShapeError
+from quabla.ops.structure import broadcast, permute
+from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.batch import batch_values
+from quabla.transforms.staging import Call, name_of, stage, take_apart, target
+from quabla.transforms.transform import Transform
+
+__all__ = ["vmap"]
+
+
+def _move(x: TraceTensor, source: int, destination: int) -> TraceTensor:
+    """`x` with one axis moved."""
+    order = [a for a in range(x.ndim) if a != source]
+    order.insert(destination, source)
+    return permute(x, tuple(order))  # type: ignore[no-any-return]
+
+
+def _checked(where: str, axes: Any) -> Any:
+    leaves, _ = tree.flatten(axes)
+    for leaf in leaves:
+        if type(leaf) is not int:
+            raise DtypeError(f"vmap: {where} holds ints and None in tuples, lists and dicts, got {leaf!r}")
+    return axes
+
+
+@final
+class Batched(Transform):
+    """A function mapped over an axis of its arguments."""
+
+    kind = "vmap"
+
+    def __init__(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any) -> None:
+        if type(in_axes) is not int and not isinstance(in_axes, (tuple, list)):
+            raise DtypeError(
+                f"vmap: in_axes must be an int, or a tuple with one entry per argument of {name_of(fun)}, got {in_axes!r}; "
+                "for one argument that is a container write in_axes=(axes,)"
+            )
+        self.in_axes = _checked("in_axes", in_axes)
+        self.out_axes = _checked("out_axes", out_axes)
+        super().__init__(fun, (_key(in_axes), _key(out_axes)))
+
+    def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record the function for all examples at once in the innermost trace."""
+        call = take_apart(self.fun, args, kwargs, self.as_arrays)
+        axes, size = self._mapped_axes(call)
+        inner = [_less(a, axis) for a, axis in zip(call.avals, axes, strict=True)]
+        one = Call(call.treedef, _with_avals(call.leaves, inner), [])
+        staged = stage(self.fun, one)
+        frame = target(call.arrays, staged.captures)
+        values = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
+        all_axes = [*axes, *[None] * len(staged.captures)]
+        values = [v if axis is None else _move(v, axis, 0) for v, axis in zip(values, all_axes, strict=True)]
+        outs, over = batch_values(frame, staged.program, values, [a is not None for a in all_axes], size)
+        out_axes = self._out_axes(staged.result)
+        return staged.result.put_together(
+            [self._placed(frame, o, m, axis, size) for o, m, axis in zip(outs, over, out_axes, strict=True)]
+        )
+
+    def _mapped_axes(self, call: Call) -> tuple[list[int | None], int]:
+        """Per array leaf the axis that is mapped, counted from the front, or None; and the number of examples."""
+        args_def, kwargs_def = call.treedef.children
+        prefix: Any = self.in_axes
+        if isinstance(prefix, (tuple, list)):
+            if len(prefix) != len(args_def.children):
+                raise ShapeError(
+                    f"vmap: in_axes has {len(prefix)} entries, but {name_of(self.fun)} was called with "
+                    f"{len(args_def.children)} positional arguments"
+                )
+            prefix = tuple(prefix)
+        given = tree.broadcast_prefix(prefix, args_def, "vmap: in_axes") + [0] * kwargs_def.num_leaves
+        names = call.names(self.root)
+        axes: list[int | None] = []
+        seen: list[tuple[str, ShapeDtype, int, int]] = []
+        arrays = iter(names)
+        for leaf, axis in zip(call.leaves, given, strict=True):
+            if type(leaf) is not ShapeDtype:
+                if axis is not None and type(self.in_axes) is not int:
+                    raise DtypeError(
+                        f"vmap: the Python number {leaf!r} cannot be mapped (axis {axis}); use None in in_axes for it, or "
+                        "pass an array"
+                    )
+                continue
+            name = next(arrays)
+            if axis is None:
+                axes.append(None)
+                continue
+            if not -leaf.ndim <= axis < leaf.ndim:
+                raise ShapeError(f"vmap: argument {name} of type {leaf} has no axis {axis} to map over; use None in in_axes")
+            axes.append(axis % leaf.ndim)
+            seen.append((name, leaf, axis, leaf.shape[axis]))
+        sizes = {n for *_, n in seen}
+        if not sizes:
+            raise ShapeError("vmap: at least one argument must be mapped, and none is; give one an axis in in_axes")
+        if len(sizes) > 1:
+            shown = "; ".join(f"{name} of type {aval} has {n} along axis {axis}" for name, aval, axis, n in seen)
+            raise ShapeError(f"vmap: the mapped axes have different sizes: {shown}")
+        return axes, sizes.pop()
+
+    def _out_axes(self, result: Any) -> list[int | None]:
+        given = tree.broadcast_prefix(self.out_axes, result.treedef, "vmap: out_axes")
+        return [axis for axis, leaf in zip(given, result.leaves, strict=True) if type(leaf) is int]
+
+    def _placed(self, frame: Frame, out: TraceTensor, mapped: bool, axis: int | None, size: int) -> TraceTensor:
+        if axis is None:
+            if mapped:
+                raise ShapeError(
+                    f"vmap: out_axes is None for a result of {name_of(self.fun)} (one example: "
+                    f"{_less(out.aval, 0)}) that depends on a mapped argument; give it an axis"
+                )
+            return out
+        if not mapped:
+            out = broadcast(out, (size, *out.shape), tuple(range(1, out.ndim + 1)))
+        if not -out.ndim <= axis < out.ndim:
+            raise ShapeError(f"vmap: out_axes {axis} is out of range for a batched result of type {out.aval}")
+        return _move(out, 0, axis % out.ndim)
+
+
+def _less(aval: ShapeDtype, axis: int | None) -> ShapeDtype:
+    """`aval` without its mapped axis."""
+    if axis is None:
+        return aval
+    return aval_of(aval.shape[:axis] + aval.shape[axis + 1 :], aval.dtype)
+
+
+def _with_avals(leaves: tuple[Any, ...], avals: list[ShapeDtype]) -> tuple[Any, ...]:
+    rest = iter(avals)
+    return tuple(next(rest) if type(leaf) is ShapeDtype else leaf for leaf in leaves)
+
+
+def _key(axes: Any) -> Any:
+    leaves, treedef = tree.flatten(axes)
+    return (tuple(leaves), treedef)
+
+
+def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+    """Map a function over an axis of its arguments.
+
+    Args:
+        fun: a function of arrays and pytrees of arrays, written for one example.
+        in_axes: the axis to map over: an int for all arguments, or a tuple with an entry per argument, each an int, None
+            (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
+        out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
+            tree of them that is a prefix of the result.
+
+    Returns:
+        A function of arguments that have the mapped axes, all of one size.
+
+    Raises:
+        ShapeError: mapped axes of different sizes, an axis that an argument does not have, or nothing mapped.
+        DtypeError: in_axes or out_axes hold something else than ints and None.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.vmap(lambda x, w: x @ w, in_axes=(0, None))(qb.eye(2), qb.array([3.0, 4.0])).tolist()
+        [3.0, 4.0]
+    """
+    return Batched(fun, in_axes, out_axes)
