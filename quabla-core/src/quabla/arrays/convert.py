@@ -1,4 +1,8 @@
-"""From Python and NumPy data to Tensors."""
+"""From Python and NumPy data to Tensors.
+
+One table decides on dtypes: float64, float32 and bool keep theirs, integers become float64, Python data becomes float64
+unless all of it is bool, and everything else is refused with what to write instead. Importing always copies.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,273 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tensor import Tensor, wrap, wrap_as
-from quabla.dtypes import bool_, float64
+from quabla.arrays.refusals import user_line
+from quabla.arrays.tensor import Tensor, shared, wrap, wrap_as
+from quabla.arrays.tracer import TraceTensor
+from quabla.arrays.view import TensorView
+from quabla.dtypes import as_dtype, bool_, dtype, float32, float64, int64
+from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.shapes import aval_of
+
+__all__ = ["array", "as_operand", "asarray"]
+
+_KEPT = {d.numpy for d in (float64, float32, bool_)}
+_WEAK_FLOAT = aval_of((), float64, True)
+_WEAK_BOOL = aval_of((), bool_, True)
+_ACCEPTED = (
+    "accepted are numbers, nested lists or tuples of numbers, NumPy arrays, and objects with __array__, the buffer "
+    "protocol or DLPack"
+)
+
+
+def array(obj: Any, dtype: Any = None) -> Any:
+    """A new Tensor with the elements of `obj`, always copied; of a Tensor, a new one over the same immutable memory.
+
+    Args:
+        obj: a number, nested lists or tuples of numbers, a NumPy array or scalar, a Tensor, or an object with
+            `__array__`, the buffer protocol or DLPack.
+        dtype: the element type. Unless given, float64, float32 and bool NumPy data keep theirs, integers become float64,
+            and Python data becomes float64 unless all of it is bool.
+
+    Returns:
+        A Tensor of the shape of `obj`; of a traced value, that value.
+
+    Raises:
+        DtypeError: data of another type (float16, complex, str, objects), foreign byte order, or masked entries.
+        ShapeError: empty data, or lists whose lengths differ.
+        TracerError: a list that holds traced values; `quabla.stack` joins them.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.array([[1, 2], [3, 4]])
+        Tensor([[1., 2.],
+                [3., 4.]])
+        >>> qb.array([True, False]).dtype, qb.array(2.0, dtype=qb.float32).dtype
+        (quabla.bool, quabla.float32)
+    """
+    made = _convert(obj, dtype, "array")
+    return shared(obj, aval_of(obj.aval.shape, obj.aval.dtype)) if made is obj and type(obj) is Tensor else made
+
+
+def asarray(obj: Any, dtype: Any = None) -> Any:
+    """`obj` as a Tensor: itself if it is one of that dtype, else as `array` makes it.
+
+    Args:
+        obj: what `array` takes.
+        dtype: the element type; unless given, as for `array`.
+
+    Returns:
+        A Tensor; a traced value stays one, converted to `dtype`.
+
+    Raises:
+        DtypeError: as for `array`.
+        ShapeError: as for `array`.
+        TracerError: as for `array`.
+
+    Example:
+        >>> import numpy as np
+        >>> import quabla as qb
+        >>> x = qb.asarray(np.array([1.0, 2.0], np.float32))
+        >>> x.dtype, qb.asarray(x) is x
+        (quabla.float32, True)
+    """
+    return _convert(obj, dtype, "asarray")
 
 
 def as_operand(x: Any, where: str) -> Any:
+    """What a user passed to the op `where`, as an array. Python numbers and NumPy integers are weak.
+
+    Raises:
+        DtypeError: `x` is neither an array nor a number.
+    """
     if type(x) is bool:
-        return wrap_as(np.array(x), aval_of((), bool_, True))
-    if type(x) in (int, float):
-        return wrap_as(np.array(x, np.float64), aval_of((), float64, True))
-    if isinstance(x, Tensor):
+        return wrap_as(np.array(x), _WEAK_BOOL)
+    if isinstance(x, Tensor | TraceTensor):
         return x
-    raise TypeError(f"{where}: cannot use {type(x).__name__}")
+    if isinstance(x, TensorView):
+        return x.to_tensor()
+    if isinstance(x, np.ndarray):
+        return _convert(x, None, where)
+    # A NumPy integer has no floating dtype of its own to insist on, whereas float64 and float32 scalars have.
+    if isinstance(x, np.generic) and not isinstance(x, np.integer):
+        return _convert(x, None, where)
+    if isinstance(x, int | float | np.integer):
+        return wrap_as(np.array(_float(x, where)), _WEAK_FLOAT)
+    remedy = "convert it with quabla.asarray first" if _looks_like_data(x) else "pass an array or a number"
+    raise DtypeError(f"{where}: a {type(x).__name__} is not an operand; {remedy}")
 
 
-def asarray(x: Any, dtype: Any = None) -> Tensor:
-    a = np.array(x)
-    if a.dtype.kind in "iu":
-        a = a.astype(float)
-    return wrap(a)
+def _looks_like_data(x: Any) -> bool:
+    return isinstance(x, list | tuple | range | memoryview) or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
+
+
+def _float(x: Any, where: str) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        raise DtypeError(f"{where}: the integer {_short(x)} is beyond the range of float64") from None
+
+
+def _convert(obj: Any, dtype: Any, where: str) -> Any:
+    to = None if dtype is None else as_dtype(dtype)
+    kind = type(obj)
+    if kind is np.ndarray:
+        return _from_numpy(obj, to, where)
+    if isinstance(obj, TensorView):
+        obj = obj.to_tensor()
+    if isinstance(obj, Tensor):
+        return obj if to is None or (to is obj.aval.dtype and not obj.aval.weak) else _cast(obj, to)
+    if isinstance(obj, TraceTensor):
+        return obj if to is None or to is obj.aval.dtype else obj.astype(to)  # type: ignore[attr-defined]
+    if kind is bool:
+        return _from_numpy(np.array(obj), to, where)
+    if isinstance(obj, int | float) and not isinstance(obj, np.generic):
+        return _from_numpy(np.array(_float(obj, where)), to, where)
+    if isinstance(obj, list | tuple | range):
+        return _from_lists(obj, to, where)
+    return _from_foreign(obj, to, where)
+
+
+def _cast(x: Tensor, to: dtype) -> Tensor:
+    if to is x.aval.dtype:
+        return shared(x, aval_of(x.aval.shape, to))
+    with np.errstate(all="ignore"):
+        return wrap(x.numpy().astype(to.numpy))
+
+
+def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
+    """A copy of `a`, by the table of dtypes."""
+    given = a.dtype
+    if not given.isnative:
+        raise DtypeError(
+            f"{where}: dtype {given.str!r} is not in native byte order; "
+            "convert it first, as in a.astype(a.dtype.newbyteorder('='))"
+        )
+    if given not in _KEPT and given.kind not in "iu":
+        if given.kind == "f":
+            remedy = "convert it first, as in a.astype(numpy.float32)" if given.itemsize < 4 else "convert it to float64"
+        elif given.kind == "c":
+            remedy = "complex numbers are not supported; pass the real and the imaginary part separately"
+        elif given.kind == "O":
+            remedy = f"elements are Python objects; {_ACCEPTED}"
+        else:
+            remedy = _ACCEPTED
+        raise DtypeError(f"{where}: dtype {given} is not supported; {remedy}")
+    if isinstance(a, np.ma.MaskedArray):
+        raise DtypeError(f"{where}: masked arrays are not supported; fill the masked entries, as in a.filled(numpy.nan)")
+    if a.size == 0:
+        raise ShapeError(f"{where}: the array is empty, its shape is {a.shape}; every extent must be at least 1")
+    if to is None:
+        target = given if given in _KEPT else float64.numpy
+    else:
+        target = to.numpy
+        if to is int64 and given.kind == "f":
+            raise DtypeError(f"{where}: floating data has no exact int64 form; round and convert it in NumPy")
+    with np.errstate(all="ignore"):
+        return wrap(np.array(a, dtype=target, order="C", copy=True))
+
+
+def _from_foreign(obj: Any, to: dtype | None, where: str) -> Tensor:
+    """An object of another library, a NumPy scalar, or a buffer."""
+    if isinstance(obj, np.ndarray | np.generic):
+        return _from_numpy(obj if isinstance(obj, np.ma.MaskedArray) else np.asarray(obj), to, where)
+    if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
+        return _from_numpy(np.asarray(obj), to, where)
+    if not isinstance(obj, str):
+        try:
+            buffer = memoryview(obj)
+        except TypeError:
+            pass
+        else:
+            return _from_numpy(np.asarray(buffer), to, where)
+    if hasattr(obj, "__dlpack__"):
+        try:
+            there = np.from_dlpack(obj)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise DtypeError(
+                f"{where}: cannot import this {type(obj).__name__} through DLPack ({error}); copy it to the host first"
+            ) from error
+        return _from_numpy(there, to, where)
+    remedy = "pass list(...) of it" if hasattr(obj, "__iter__") and not isinstance(obj, str) else _ACCEPTED
+    raise DtypeError(f"{where}: cannot make an array of {_short(obj)}, a {type(obj).__name__}; {remedy}")
+
+
+def _from_lists(obj: Any, to: dtype | None, where: str) -> Tensor:
+    try:
+        made = np.array(obj)
+    except TracerError:
+        raise TracerError(
+            f"{where}: the list holds traced values, which have no elements while their function is traced; "
+            f"join them with quabla.stack or quabla.concat{user_line()}"
+        ) from None
+    except (ValueError, TypeError, OverflowError):
+        made = None
+    if made is None or made.dtype.kind not in "biuf" or made.size == 0 or made.dtype.itemsize in (2, 16):
+        made = _explained(obj, made, where)
+    if made.dtype.kind != "b" and made.dtype != np.float64:
+        made = made.astype(np.float64)
+    return _from_numpy(made, to, where)
+
+
+def _explained(obj: Any, made: np.ndarray | None, where: str) -> np.ndarray:
+    """What NumPy made no numbers of: the error that says why; else the numbers, where only its choice of dtype erred."""
+    shape = _list_shape(obj)
+    _check_lists(obj, shape, (), where)
+    if made is None or made.dtype.kind == "O":  # integers beyond 64 bits
+        try:
+            made = np.array(obj, np.float64)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise DtypeError(f"{where}: cannot make an array of this {type(obj).__name__}: {error}") from None
+    return made
+
+
+def _list_shape(obj: Any) -> tuple[int, ...]:
+    """The shape that the first elements imply."""
+    shape: list[int] = []
+    while isinstance(obj, list | tuple | range):
+        shape.append(len(obj))
+        if not len(obj) or len(shape) > 64:
+            break
+        obj = obj[0]
+    return tuple(shape)
+
+
+def _check_lists(obj: Any, shape: tuple[int, ...], path: tuple[int, ...], where: str) -> None:
+    """Raise the error for the first element that does not belong."""
+    at = "the argument" + "".join(f"[{i}]" for i in path)
+    depth = len(path)
+    if isinstance(obj, list | tuple | range):
+        if depth >= 64:
+            raise ShapeError(f"{where}: lists nested deeper than 64 levels")
+        if depth >= len(shape) or len(obj) != shape[depth]:
+            expected = f"{shape[depth]} elements" if depth < len(shape) else "a number"
+            raise ShapeError(
+                f"{where}: the lists are ragged at level {depth}: {at} has {len(obj)} "
+                f"element{'s' * (len(obj) != 1)} where {at[: at.rfind('[')] + '[0]' if path else at} implies {expected}; "
+                "lists of one level must have the same length"
+            )
+        if not len(obj):
+            raise ShapeError(f"{where}: {at} is an empty {type(obj).__name__}; every extent must be at least 1")
+        for i, element in enumerate(obj):
+            _check_lists(element, shape, (*path, i), where)
+        return
+    if isinstance(obj, int | float) and not isinstance(obj, np.generic):
+        if depth < len(shape):
+            raise ShapeError(
+                f"{where}: the lists are ragged at level {depth}: {at} is a number where its neighbour is a list of "
+                f"{shape[depth]}; lists of one level must have the same length"
+            )
+        _float(obj, where)
+        return
+    if hasattr(obj, "__array__"):
+        _from_numpy(np.asarray(obj), None, where)  # refuses float16, complex and their like by name
+        return
+    raise DtypeError(f"{where}: {at} is {_short(obj)}, a {type(obj).__name__}; lists hold numbers, or lists of them")
+
+
+def _short(obj: Any) -> str:
+    try:
+        text = repr(obj)
+    except ValueError:  # an integer of too many digits
+        text = hex(obj)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,149 @@
+"""What a traced value refuses: everything that needs its elements, which exist only when the program runs.
+
+Each refusal is a `TracerError` that names the user's own line and what to write instead.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from typing import Any, NoReturn
+
+import numpy as np
+
+from quabla.errors import TracerError
+
+__all__ = ["OPERATORS", "Refusals", "concrete_needed", "user_line"]
+
+# The ufuncs that NumPy's own operators call, and what Python calls on the right operand in their place.
+OPERATORS: dict[np.ufunc, tuple[str, str]] = {
+    np.add: ("__add__", "__radd__"),
+    np.subtract: ("__sub__", "__rsub__"),
+    np.multiply: ("__mul__", "__rmul__"),
+    np.true_divide: ("__truediv__", "__rtruediv__"),
+    np.power: ("__pow__", "__rpow__"),
+    np.matmul: ("__matmul__", "__rmatmul__"),
+    np.bitwise_and: ("__and__", "__rand__"),
+    np.bitwise_or: ("__or__", "__ror__"),
+    np.less: ("__lt__", "__gt__"),
+    np.less_equal: ("__le__", "__ge__"),
+    np.greater: ("__gt__", "__lt__"),
+    np.greater_equal: ("__ge__", "__le__"),
+}
+
+_KEEP = "return it from the function and convert the result, or keep computing with quabla functions"
+
+
+def user_line() -> str:
+    """The innermost source line outside Quabla and NumPy, as `" (at model.py, line 12: y = float(x))"`, or ""."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        package = (frame.f_globals.get("__name__") or "").partition(".")[0]
+        if package != "numpy" and not package.startswith("quabla"):
+            path, number = frame.f_code.co_filename, frame.f_lineno
+            source = linecache.getline(path, number, frame.f_globals).strip()
+            return f" (at {path}, line {number}{': ' if source else ''}{source})"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def concrete_needed(x: Any, what: str, remedy: str = _KEEP) -> TracerError:
+    """The error for `what` on the traced value `x`."""
+    return TracerError(
+        f"{what}: {x.aval} is a traced value, which has no elements while its function is traced; {remedy}{user_line()}"
+    )
+
+
+class Refusals:
+    """The methods of `TraceTensor` that raise `TracerError`. Not a base class: `ops/methods.py` installs them."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise concrete_needed(
+            self,
+            "control flow (if, while, and, or, not) or bool()",
+            "select elements with quabla.where, or between two functions with quabla.cond",
+        )
+
+    def __float__(self) -> NoReturn:
+        raise concrete_needed(self, "float() or a function of math")
+
+    def __int__(self) -> NoReturn:
+        raise concrete_needed(self, "int()")
+
+    def __complex__(self) -> NoReturn:
+        raise concrete_needed(self, "complex()")
+
+    def __index__(self) -> NoReturn:
+        raise concrete_needed(
+            self,
+            "use as an index, a shape or a range",
+            "pass this number as a Python int, marked static in quabla.jit(..., static_argnums=...)",
+        )
+
+    def __round__(self, ndigits: int | None = None) -> NoReturn:
+        raise concrete_needed(self, "round()")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise concrete_needed(self, f"format {spec!r}")
+        return str(self)
+
+    def __contains__(self, value: Any) -> NoReturn:
+        raise concrete_needed(self, "in", "compare with quabla.equal and reduce with quabla.any")
+
+    def item(self) -> NoReturn:
+        raise concrete_needed(self, "item()")
+
+    def tolist(self) -> NoReturn:
+        raise concrete_needed(self, "tolist()")
+
+    def to_flat_list(self) -> NoReturn:
+        raise concrete_needed(self, "to_flat_list()")
+
+    def numpy(self) -> NoReturn:
+        raise concrete_needed(self, "numpy()")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise concrete_needed(
+            self,
+            "conversion to a NumPy array",
+            "use the function of quabla in place of NumPy's, turn NumPy operands into arrays with quabla.asarray, "
+            "and combine traced values with quabla.stack",
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+        if ufunc in OPERATORS and any(isinstance(x, np.ndarray | np.generic) for x in inputs):
+            raise concrete_needed(
+                self,
+                f"numpy.{ufunc.__name__}: a NumPy operand meets a traced value",
+                "convert the NumPy operand with quabla.asarray (or float) first",
+            )
+        raise concrete_needed(
+            self,
+            f"numpy.{ufunc.__name__}",
+            "use the function of quabla in place of NumPy's, and turn NumPy operands into arrays with quabla.asarray",
+        )
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        raise concrete_needed(
+            self,
+            f"numpy.{function.__name__}",
+            "use the function of quabla in place of NumPy's, and turn NumPy operands into arrays with quabla.asarray",
+        )
+
+    def __dlpack__(self, **kwargs: Any) -> NoReturn:
+        raise concrete_needed(self, "export through DLPack")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise concrete_needed(self, "pickling")
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __repr__(self) -> str:
+        return f"TraceTensor({self.aval})"  # type: ignore[attr-defined]
