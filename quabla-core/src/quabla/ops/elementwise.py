@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import TraceTensor, bind, innermost
+from quabla.arrays.tracer import TraceTensor, bind, full_op, innermost
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
@@ -77,12 +77,15 @@ def elementwise(
     def scale(t: Any, i: int, operands: Any, out: Any, params: Any) -> Any:
         partial = partials[i]
         if partial is LINEAR:
+            if op is mul_op and is_one(t):
+                return operands[1 - i]
             return bind(op, [*operands[:i], t, *operands[i + 1 :]], params)
         if partial == 1.0:
             return t
         if partial == -1.0:
             return bind(neg_op, (t,), {})
-        return bind(mul_op, (t, partial(*operands, out, **params)), {})  # type: ignore[operator]
+        factor = partial(*operands, out, **params)  # type: ignore[operator]
+        return factor if is_one(t) else bind(mul_op, (t, factor), {})
 
     def own_samples() -> Iterator[Sample]:
         lo, hi = domain
@@ -106,6 +109,11 @@ def elementwise(
         )
     )
     return op
+
+
+def is_one(x: Any) -> bool:
+    """Whether `x` is recorded as the constant 1: the seed of a gradient, which every first pullback would multiply by."""
+    return type(x) is TraceTensor and x.node is not None and x.node.op is full_op and x.node.params["value"] == 1.0
 
 
 _INTEGERS = {"add", "sub", "mul", "neg", "maximum", "minimum", "abs", "sign", "stop_gradient"}
