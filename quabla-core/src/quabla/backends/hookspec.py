@@ -74,7 +74,7 @@ def quabla_backend() -> Backend | None:
 
 
 @hookspec
-def quabla_public_names() -> Mapping[str, Any]:
+def quabla_public_names() -> Mapping[str, Any]:  # type: ignore[empty-body]
     """Add names to the module `quabla`, such as those of an earlier version.
 
     When: once per process, when the plugin is loaded, after `quabla_backend`. How often: exactly once; later

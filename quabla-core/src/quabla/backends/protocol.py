@@ -46,8 +46,13 @@ class NativeEntry:
 class Lowered(Protocol):
     """A program made ready for one device, not yet compiled."""
 
-    program: Program
-    device: str
+    @property
+    def program(self) -> Program:
+        """What was lowered."""
+
+    @property
+    def device(self) -> str:
+        """For which device."""
 
     def as_text(self) -> str:
         """What will be compiled, in the backend's own readable form."""
@@ -61,9 +66,17 @@ class Executable(Protocol):
     many threads at once, keeps no input, and raises typed errors. `entry` is the short way in, or None.
     """
 
-    in_avals: tuple[ShapeDtype, ...]
-    out_avals: tuple[ShapeDtype, ...]
-    entry: NativeEntry | None
+    @property
+    def in_avals(self) -> tuple[ShapeDtype, ...]:
+        """The types of the inputs."""
+
+    @property
+    def out_avals(self) -> tuple[ShapeDtype, ...]:
+        """The types of the outputs."""
+
+    @property
+    def entry(self) -> NativeEntry | None:
+        """The short way in, where there is one."""
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the program."""
@@ -76,7 +89,9 @@ class TrainingPlan(Protocol):
     `step` is a callable without arguments that runs one step.
     """
 
-    step: Callable[[], None]
+    @property
+    def step(self) -> Callable[[], None]:
+        """A callable without arguments, or a method."""
 
     def run(self, steps: int) -> None:
         """Run several steps without coming back in between."""
@@ -103,7 +118,9 @@ class Backend(Protocol):
         capabilities: what it can do.
     """
 
-    platform: str
+    @property
+    def platform(self) -> str:
+        """Its name."""
 
     @property
     def capabilities(self) -> BackendCapabilities:
