@@ -1,0 +1,11 @@
+"""For tests of functions, ops and backends: `check_grads`, and the conformance suite.
+
+Run the suite against a device with `pytest --pyargs quabla.testing.conformance --quabla-device=NAME`; without the option it
+runs on every device that is there.
+"""
+
+from __future__ import annotations
+
+from quabla.testing.gradients import check_grads
+
+__all__ = ["check_grads"]
