@@ -1,295 +1,508 @@
-"""Pytrees: nested containers of arrays, taken apart into leaves and a structure, and put together again.
+"""Trees of containers: take the leaves out, put others back in.
 
-Containers are dicts (also OrderedDict and defaultdict; visited in sorted key order), lists, tuples, NamedTuples,
-dataclass instances, and None, which holds nothing. Everything else is a leaf.
+Containers are dicts (also `OrderedDict` and `defaultdict`), lists, tuples, named tuples, dataclass instances, and None,
+which holds nothing. Everything else is a leaf. Dicts are visited in the order of their sorted keys, so that two dicts
+that are equal have the same leaves in the same places; `unflatten` gives back the order of the caller.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import QuablaError
 
-__all__ = ["TreeDef", "flatten", "map", "unflatten"]
+__all__ = [
+    "TreeDef", "TreeError", "broadcast_prefix", "difference", "flatten", "flatten_up_to", "flatten_with_paths", "map",
+    "paths", "unflatten",
+]  # fmt: skip
 
-LEAF = "leaf"
+
+class TreeError(QuablaError, TypeError, ValueError):
+    """Trees whose structures do not fit together, or a dict whose keys cannot be sorted."""
+
+
+class _Order:
+    """The order in which a dict's keys were inserted: carried along in a structure, but no part of its equality."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: tuple[Any, ...] | None) -> None:
+        self.keys = keys
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Order)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Order, (self.keys,)
+
+
+# A structure ("spec") is a nested tuple, so that comparing and hashing run in C. A leaf is `_LEAF`; a container is
+# `(class, meta, children, order)`: the meta is the sorted keys of a dict (and a defaultdict's factory), else None.
+_LEAF = "*"
+_SORTED = _Order(None)
+_NONE = (type(None), None, (), _SORTED)
 
 
 class TreeDef:
-    """The structure of a pytree, without its leaves. Hashable; the insertion order of dicts is not part of equality.
+    """The structure of a tree without its leaves. Hashable; equal structures compare equal.
 
     Attributes:
-        kind: "leaf" or "node".
-        type: the container type; None for a leaf.
-        keys: dict keys in sorted order, or field names; empty for sequences.
-        children: the structures of the children.
-        num_leaves: the number of leaves below.
-        order: dict keys in the caller's order.
+        num_leaves: how many leaves it has.
+
+    Example:
+        >>> import quabla as qb
+        >>> leaves, treedef = qb.tree.flatten({"w": 1.0, "b": [2.0, None]})
+        >>> leaves, treedef.num_leaves, treedef
+        ([2.0, 1.0], 2, TreeDef({'w': *, 'b': [*, None]}))
     """
 
-    __slots__ = ("_hash", "children", "extra", "keys", "kind", "num_leaves", "order", "type")
+    __slots__ = ("_hash", "num_leaves", "spec")
+    spec: Any
+    num_leaves: int
+    _hash: int | None
 
-    def __init__(
-        self, kind: str, type: Any, keys: tuple[Any, ...], children: tuple[TreeDef, ...], order: Any = None, extra: Any = None
-    ) -> None:
-        self.kind = kind
-        self.type = type
-        self.keys = keys
-        self.children = children
-        self.order = order
-        self.extra = extra
-        count = 0
-        for child in children:
-            count += child.num_leaves
-        self.num_leaves = 1 if kind is LEAF else count
-        self._hash = hash((type, keys, children))
-
-    def __hash__(self) -> int:
-        return self._hash
+    def __init__(self, spec: Any, num_leaves: int) -> None:
+        self.spec = spec
+        self.num_leaves = num_leaves
+        self._hash = None
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return (
-            isinstance(other, TreeDef)
-            and self._hash == other._hash
-            and self.type is other.type
-            and self.keys == other.keys
-            and self.children == other.children
-        )
+        return self is other or (type(other) is TreeDef and self.spec == other.spec)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.spec)
+        return self._hash
 
     def __repr__(self) -> str:
-        return f"TreeDef({unflatten(self, ['*'] * self.num_leaves)!r})".replace("'*'", "*")
+        return f"TreeDef({_shown(self.spec)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TreeDef, (self.spec, self.num_leaves)
 
 
-_LEAF_DEF = TreeDef(LEAF, None, (), ())
-_NONE_DEF = TreeDef("node", type(None), (), ())
+_LEAF_DEF = TreeDef(_LEAF, 1)
+
+
+# --- taking apart -----------------------------------------------------------------------------------------------------
+
+Flattener = Callable[[Any, Callable[[Any], None]], Any]
+
+# The functions below look up the class of each child themselves, rather than calling one function for it: most children
+# are leaves, and this is on the path of every call of a transformed function. They append the leaves and return a spec.
+
+
+def _flatten_sequence(x: Any, append: Callable[[Any], None]) -> Any:
+    children = []
+    for c in x:
+        flattener = _flattener(type(c), _flatten_unknown)
+        if flattener is None:
+            append(c)
+            children.append(_LEAF)
+        else:
+            children.append(flattener(c, append))
+    return (type(x), None, tuple(children), _SORTED)
+
+
+def _flatten_dict(x: Any, append: Callable[[Any], None]) -> Any:
+    inserted = tuple(x)
+    ordered, order = _KEY_ORDERS.get(inserted) or _key_order(inserted)
+    children = []
+    for k in ordered:
+        c = x[k]
+        flattener = _flattener(type(c), _flatten_unknown)
+        if flattener is None:
+            append(c)
+            children.append(_LEAF)
+        else:
+            children.append(flattener(c, append))
+    return (type(x), ordered, tuple(children), order)
+
+
+def _flatten_defaultdict(x: Any, append: Callable[[Any], None]) -> Any:
+    kind, keys, children, order = _flatten_dict(x, append)
+    return (kind, (x.default_factory, keys), children, order)
+
+
+def _flatten_dataclass(x: Any, append: Callable[[Any], None]) -> Any:
+    values = [getattr(x, name) for name in _field_names(type(x))]
+    return (type(x), None, _flatten_sequence(values, append)[2], _SORTED)
+
+
+def _flatten_none(x: Any, append: Callable[[Any], None]) -> Any:
+    return _NONE
+
+
+def _flatten_unknown(x: Any, append: Callable[[Any], None]) -> Any:
+    kind = type(x)
+    found = _FLATTENERS[kind] = _flattener_of(kind)
+    if found is None:
+        append(x)
+        return _LEAF
+    return found(x, append)
+
+
+def _flattener_of(kind: type) -> Flattener | None:
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _flatten_sequence
+    return _flatten_dataclass if dataclasses.is_dataclass(kind) else None
+
+
+# Every class met so far; None for leaves.
+_FLATTENERS: dict[type, Flattener | None] = {
+    list: _flatten_sequence,
+    tuple: _flatten_sequence,
+    dict: _flatten_dict,
+    OrderedDict: _flatten_dict,
+    defaultdict: _flatten_defaultdict,
+    type(None): _flatten_none,
+}
+_flattener = _FLATTENERS.get
+
+# Keys in the order of insertion -> sorted, for keys that are strings (1 and True would be one entry).
+_KEY_ORDERS: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Order]] = {}
+
+
+def _key_order(inserted: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Order]:
+    try:
+        ordered = tuple(sorted(inserted))
+    except TypeError:
+        kinds = ", ".join(sorted({type(k).__name__ for k in inserted}))
+        raise TreeError(
+            f"the keys of a dict must sort, got {list(inserted)} of types {kinds}; use keys of one type, such as str"
+        ) from None
+    found = (ordered, _SORTED if ordered == inserted else _Order(inserted))
+    if all(type(k) is str for k in inserted):
+        if len(_KEY_ORDERS) > 4096:
+            _KEY_ORDERS.clear()
+        _KEY_ORDERS[inserted] = found
+    return found
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def _field_names(kind: type) -> tuple[str, ...]:
+    names = _FIELDS.get(kind)
+    if names is None:
+        names = _FIELDS[kind] = tuple([f.name for f in dataclasses.fields(kind)])
+    return names
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
-    """Take a pytree apart.
+    """The leaves of a tree in order, and its structure.
 
     Args:
-        tree: any nesting of containers.
+        tree: nested dicts, lists, tuples, named tuples and dataclass instances; None holds no leaf.
 
     Returns:
-        The leaves, in order, and the structure.
+        The list of leaves, and a `TreeDef` from which `unflatten` rebuilds the tree.
 
     Raises:
-        DtypeError: (a TypeError) the keys of a dict do not sort.
+        TreeError: the keys of a dict cannot be sorted.
 
     Example:
-        >>> from quabla import tree
-        >>> leaves, treedef = tree.flatten({"w": 1.0, "b": [2.0, None]})
-        >>> leaves
-        [2.0, 1.0]
-        >>> tree.unflatten(treedef, [20.0, 10.0])
-        {'w': 10.0, 'b': [20.0, None]}
+        >>> import quabla as qb
+        >>> qb.tree.flatten([1, {"b": 2, "a": (3, None)}])
+        ([1, 3, 2], TreeDef([*, {'b': *, 'a': (*, None)}]))
     """
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    flattener = _flattener(type(tree), _flatten_unknown)
+    if flattener is None:
+        return [tree], _LEAF_DEF
+    spec = flattener(tree, leaves.append)
+    return leaves, TreeDef(spec, len(leaves))
 
 
-def _flatten(tree: Any, leaves: list[Any]) -> TreeDef:
-    kind = type(tree)
-    if kind is dict:
-        keys = _sorted(tree)
-        return TreeDef("node", dict, keys, tuple([_flatten(tree[k], leaves) for k in keys]), tuple(tree))
-    if kind is tuple or kind is list:
-        return TreeDef("node", kind, (), tuple([_flatten(x, leaves) for x in tree]))
-    if tree is None:
-        return _NONE_DEF
-    if kind.__module__ != "builtins":
-        if isinstance(tree, (OrderedDict, defaultdict)):
-            keys = _sorted(tree)
-            factory = tree.default_factory if isinstance(tree, defaultdict) else None
-            return TreeDef("node", kind, keys, tuple([_flatten(tree[k], leaves) for k in keys]), tuple(tree), factory)
-        if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-            return TreeDef("node", kind, kind._fields, tuple([_flatten(x, leaves) for x in tree]))
-        if dataclasses.is_dataclass(tree):
-            names = tuple(f.name for f in dataclasses.fields(tree))
-            return TreeDef("node", kind, names, tuple([_flatten(getattr(tree, n), leaves) for n in names]))
-    leaves.append(tree)
-    return _LEAF_DEF
-
-
-def _sorted(tree: Any) -> tuple[Any, ...]:
-    try:
-        return tuple(sorted(tree))
-    except TypeError:
-        kinds = ", ".join(sorted({type(k).__name__ for k in tree}))
-        raise DtypeError(
-            f"a dict with keys of types {kinds} cannot be used as a pytree: its keys must sort; use keys of one type"
-        ) from None
+# --- putting together -------------------------------------------------------------------------------------------------
 
 
 def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
-    """Put a pytree together.
+    """The tree of structure `treedef` with the given leaves.
+
+    A dataclass instance is made without calling `__init__` or `__post_init__`: the leaves may be of any type.
 
     Args:
-        treedef: a structure from `flatten`.
-        leaves: as many leaves as it has.
+        treedef: a structure that `flatten` returned.
+        leaves: as many leaves as it has, in the same order.
 
     Returns:
-        The pytree, with dict keys in the order that the original had.
+        The tree.
 
     Raises:
-        ShapeError: (a ValueError) another number of leaves.
+        TreeError: the number of leaves is another.
 
     Example:
-        >>> from quabla import tree
-        >>> tree.unflatten(tree.flatten((1, [2, 3]))[1], "abc")
-        ('a', ['b', 'c'])
+        >>> import quabla as qb
+        >>> leaves, treedef = qb.tree.flatten({"b": 1, "a": 2})
+        >>> qb.tree.unflatten(treedef, [10 * x for x in leaves])
+        {'b': 10, 'a': 20}
     """
     given = list(leaves)
     if len(given) != treedef.num_leaves:
-        raise ShapeError(f"tree.unflatten: the structure has {treedef.num_leaves} leaves, got {len(given)}")
-    return _unflatten(treedef, iter(given))
+        raise TreeError(f"unflatten: {treedef} has {treedef.num_leaves} leaves, got {len(given)}")
+    return _unflatten(treedef.spec, iter(given))
 
 
-def _unflatten(treedef: TreeDef, leaves: Any) -> Any:
-    if treedef.kind is LEAF:
+def _unflatten(spec: Any, leaves: Iterator[Any]) -> Any:
+    if spec == _LEAF:
         return next(leaves)
-    kind = treedef.type
-    parts = [_unflatten(child, leaves) for child in treedef.children]
-    if kind is tuple:
-        return tuple(parts)
+    kind, meta, children, order = spec
+    values = [next(leaves) if c == _LEAF else _unflatten(c, leaves) for c in children]
     if kind is list:
-        return parts
+        return values
+    if kind is tuple:
+        return tuple(values)
+    if kind is dict:
+        made = dict(zip(meta, values))  # noqa: B905 - as many by construction
+        return made if order.keys is None else {k: made[k] for k in order.keys}
     if kind is type(None):
         return None
-    if issubclass(kind, dict):
-        by_key = dict(zip(treedef.keys, parts, strict=True))
-        items = {k: by_key[k] for k in treedef.order}
-        if kind is dict:
-            return items
-        return kind(treedef.extra, items) if issubclass(kind, defaultdict) else kind(items)
+    if meta is not None:
+        factory, keys = meta if kind is defaultdict else (None, meta)
+        by_key = dict(zip(keys, values, strict=True))
+        items = [(k, by_key[k]) for k in order.keys or keys]
+        return defaultdict(factory, items) if kind is defaultdict else OrderedDict(items)
     if issubclass(kind, tuple):
-        return kind(*parts)
-    made = object.__new__(kind)
-    for name, part in zip(treedef.keys, parts, strict=True):
-        object.__setattr__(made, name, part)
-    return made
+        return kind._make(values)
+    instance = object.__new__(kind)
+    for name, value in zip(_field_names(kind), values, strict=True):
+        object.__setattr__(instance, name, value)  # past the refusal of a frozen class
+    return instance
 
 
 def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Apply a function to corresponding leaves of pytrees.
+    """The tree of `f(leaf, *leaves of rest)`, of the structure of `tree`.
 
     Args:
-        f: takes one leaf of each tree.
-        tree: the tree that gives the structure.
+        f: a function of one leaf of each tree.
+        tree: a tree.
         rest: trees of the same structure.
 
     Returns:
-        The tree of the results.
+        A tree of what `f` returned.
 
     Raises:
-        ShapeError: (a ValueError) trees of different structures, with the paths at which they differ.
+        TreeError: a tree of `rest` has another structure; the message lists where.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.tree.map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
+        {'a': 11, 'b': [22]}
+    """
+    leaves, treedef = flatten(tree)
+    columns = [leaves]
+    for i, other in enumerate(rest):
+        others, structure = flatten(other)
+        if structure != treedef:
+            raise TreeError(f"map: tree {i + 2} differs from the first:\n{difference(treedef, structure)}")
+        columns.append(others)
+    return _unflatten(treedef.spec, iter([f(*xs) for xs in zip(*columns, strict=True)]))
+
+
+# --- names of places --------------------------------------------------------------------------------------------------
+
+
+def paths(treedef: TreeDef) -> list[str]:
+    """The place of each leaf: keys, positions and field names joined by "/"; "" for a tree that is a leaf.
 
     Example:
         >>> from quabla import tree
-        >>> tree.map(lambda x, y: x + y, {"a": 1, "b": (2,)}, {"a": 10, "b": (20,)})
-        {'a': 11, 'b': (22,)}
+        >>> tree.paths(tree.flatten({"layers": [{"w": 1, "b": 2}], "scale": 3})[1])
+        ['layers/0/b', 'layers/0/w', 'scale']
+    """
+    found: list[str] = []
+
+    def visit(spec: Any, path: str) -> None:
+        if spec == _LEAF:
+            found.append(path)
+            return
+        for name, child in zip(_names(spec), spec[2], strict=True):
+            visit(child, _joined(path, name))
+
+    visit(treedef.spec, "")
+    return found
+
+
+def flatten_with_paths(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves with their places, as `paths` names them.
+
+    Example:
+        >>> from quabla import tree
+        >>> tree.flatten_with_paths((1, {"a": 2}))
+        [('0', 1), ('1/a', 2)]
     """
     leaves, treedef = flatten(tree)
-    others = [flatten_up_to(r, treedef, "tree.map") for r in rest]
-    return unflatten(treedef, [f(*xs) for xs in zip(leaves, *others, strict=True)])
+    return list(zip(paths(treedef), leaves, strict=True))
 
 
-def paths(treedef: TreeDef) -> list[tuple[str, ...]]:
-    """The path of every leaf: keys, field names and indices from the top."""
-    if treedef.kind is LEAF:
-        return [()]
-    steps: Sequence[Any] = treedef.keys or range(len(treedef.children))
-    return [(str(s), *p) for s, child in zip(steps, treedef.children, strict=True) for p in paths(child)]
+def _joined(path: str, name: Any) -> str:
+    return f"{path}/{name}" if path else str(name)
 
 
-def flatten_up_to(tree: Any, treedef: TreeDef, where: str) -> list[Any]:
-    """The subtrees of `tree` in the places of the leaves of `treedef`.
+def _names(spec: Any) -> Sequence[Any]:
+    kind, meta, children, _ = spec
+    if meta is not None:
+        return meta[1] if kind is defaultdict else meta  # type: ignore[no-any-return]
+    if kind in (list, tuple):
+        return range(len(children))
+    if kind is type(None):
+        return ()
+    return kind._fields if issubclass(kind, tuple) else _field_names(kind)  # type: ignore[no-any-return]
+
+
+# --- prefixes ---------------------------------------------------------------------------------------------------------
+
+
+def flatten_up_to(prefix: Any, treedef: TreeDef, where: str = "prefix") -> list[Any]:
+    """What a prefix tree says about each leaf of `treedef`, as `in_axes` says it about arguments.
+
+    A leaf of the prefix speaks for every leaf below its place. Lists match tuples, and None is a leaf here.
+
+    Args:
+        prefix: a tree that follows the structure of `treedef` from the root, and may stop early.
+        treedef: the full structure.
+        where: how errors call the prefix.
+
+    Returns:
+        One entry per leaf of `treedef`.
 
     Raises:
-        ShapeError: where the structures differ, with the path.
+        TreeError: the prefix goes elsewhere than `treedef`; the message names the place.
+
+    Example:
+        >>> from quabla import tree
+        >>> _, treedef = tree.flatten(({"w": 1, "b": 2}, 3))
+        >>> tree.flatten_up_to([0, None], treedef)
+        [0, 0, None]
     """
-    out: list[Any] = []
-    _up_to(tree, treedef, where, (), out)
-    return out
+    found: list[Any] = []
+    _match(prefix, treedef.spec, "", where, found)
+    return found
 
 
-def _up_to(tree: Any, treedef: TreeDef, where: str, path: tuple[str, ...], out: list[Any]) -> None:
-    if treedef.kind is LEAF:
-        out.append(tree)
+def broadcast_prefix(prefix: Any, tree: Any, where: str = "prefix") -> list[Any]:
+    """`flatten_up_to` for the structure of `tree`.
+
+    Example:
+        >>> from quabla import tree
+        >>> tree.broadcast_prefix((0, {"a": 1, "b": None}), ([5, 6], {"a": 7, "b": 8}))
+        [0, 0, 1, None]
+    """
+    return flatten_up_to(prefix, flatten(tree)[1], where)
+
+
+def _match(prefix: Any, spec: Any, path: str, where: str, found: list[Any]) -> None:
+    kind = type(prefix)
+    if prefix is None or not _is_container(kind):
+        found.extend([prefix] * _count(spec))
         return
-    at = f" at {'/'.join(path)}" if path else ""
-    found = _one_level(tree)
-    if found is None or found[0] is not treedef.type:
-        raise ShapeError(f"{where}: expected {_name(treedef)}{at}, got {_described(tree)}")
-    keys, children = found[1], found[2]
-    if keys != treedef.keys or len(children) != len(treedef.children):
-        raise ShapeError(f"{where}: expected {_name(treedef)}{at}, got {_described(tree)}")
-    steps: Sequence[Any] = treedef.keys or range(len(treedef.children))
-    for step, child, sub in zip(steps, treedef.children, children, strict=True):
-        _up_to(sub, child, where, (*path, str(step)), out)
+    if spec == _LEAF:
+        raise _misfit(where, path, prefix, "a leaf")
+    expected, _, children, _ = spec
+    names = _names(spec)
+    if isinstance(prefix, dict):
+        if not issubclass(expected, dict) or set(prefix) != set(names):
+            raise _misfit(where, path, prefix, _shown(spec))
+        parts = [prefix[k] for k in names]
+    elif isinstance(prefix, list | tuple):
+        if not issubclass(expected, list | tuple) or len(prefix) != len(children):
+            raise _misfit(where, path, prefix, _shown(spec))
+        parts = list(prefix)
+    else:
+        if kind is not expected:
+            raise _misfit(where, path, prefix, _shown(spec))
+        parts = [getattr(prefix, n) for n in names]
+    for name, part, child in zip(names, parts, children, strict=True):
+        _match(part, child, _joined(path, name), where, found)
 
 
-def _one_level(tree: Any) -> tuple[Any, Any, Any] | None:
-    """The container type, keys and children of the top level; None for a leaf."""
-    kind = type(tree)
-    if tree is None:
-        return (kind, (), ())
-    if isinstance(tree, dict):
-        keys = _sorted(tree)
-        return (kind, keys, [tree[k] for k in keys])
-    if kind is tuple or kind is list:
-        return (kind, (), list(tree))
-    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return (kind, kind._fields, list(tree))
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        names = tuple(f.name for f in dataclasses.fields(tree))
-        return (kind, names, [getattr(tree, n) for n in names])
-    return None
+def _is_container(kind: type) -> bool:
+    return _FLATTENERS[kind] is not None if kind in _FLATTENERS else _flattener_of(kind) is not None
 
 
-def _name(treedef: TreeDef) -> str:
-    if treedef.type is type(None):
-        return "None"
-    if treedef.keys:
-        return f"a {treedef.type.__name__} with {', '.join(str(k) for k in treedef.keys)}"
-    return f"a {treedef.type.__name__} of {len(treedef.children)}"
+def _count(spec: Any) -> int:
+    return 1 if spec == _LEAF else sum(_count(c) for c in spec[2])
 
 
-def _described(tree: Any) -> str:
-    found = _one_level(tree)
-    if found is None:
-        return f"a {type(tree).__name__}"
-    if tree is None:
-        return "None"
-    return f"a {found[0].__name__} " + (f"with {', '.join(str(k) for k in found[1])}" if found[1] else f"of {len(found[2])}")
+def _misfit(where: str, path: str, prefix: Any, expected: str) -> TreeError:
+    at = f" at '{path}'" if path else ""
+    return TreeError(f"{where}{at}: {prefix!r} does not match {expected}, of which it must be a prefix")
 
 
-def broadcast_prefix(prefix: Any, treedef: TreeDef, where: str) -> list[Any]:
-    """A value per leaf of `treedef` from a tree whose leaves may stand for whole subtrees. None is a leaf there."""
-    out: list[Any] = []
-    _spread(prefix, treedef, where, (), out)
-    return out
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _spread(prefix: Any, treedef: TreeDef, where: str, path: tuple[str, ...], out: list[Any]) -> None:
-    if prefix is None or not isinstance(prefix, (tuple, list, dict)):
-        out.extend([prefix] * treedef.num_leaves)
+def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
+    """Where two structures differ, one place a line.
+
+    Args:
+        expected: a structure.
+        got: another.
+        limit: the most lines.
+
+    Returns:
+        Lines like `at 'layers/0': expected {'w': *, 'b': *}, got [*, *]`; "" where there is no difference.
+    """
+    lines: list[str] = []
+    _compare(expected.spec, got.spec, "", lines)
+    if len(lines) > limit:
+        lines[limit:] = [f"  and {len(lines) - limit} more"]
+    return "\n".join(lines)
+
+
+def _compare(a: Any, b: Any, path: str, lines: list[str]) -> None:
+    if a == b:
         return
-    at = f" at {'/'.join(path)}" if path else ""
-    same = treedef.kind is not LEAF and (
-        tuple(_sorted(prefix)) == treedef.keys and issubclass(treedef.type, dict)
-        if isinstance(prefix, dict)
-        else len(prefix) == len(treedef.children) and issubclass(treedef.type, (tuple, list))
-    )
-    if not same:
-        found = "a leaf" if treedef.kind is LEAF else _name(treedef)
-        raise ShapeError(f"{where}: {prefix!r}{at} does not match {found}")
-    parts = [prefix[k] for k in treedef.keys] if isinstance(prefix, dict) else prefix
-    steps: Sequence[Any] = treedef.keys or range(len(treedef.children))
-    for step, part, child in zip(steps, parts, treedef.children, strict=True):
-        _spread(part, child, where, (*path, str(step)), out)
+    at = f"at '{path}'" if path else "at the root"
+    if a != _LEAF and b != _LEAF and a[0] is b[0]:
+        ours, theirs = _names(a), _names(b)
+        missing = [n for n in ours if n not in theirs]
+        extra = [n for n in theirs if n not in ours]
+        if missing or extra:
+            if a[1] is None:
+                lines.append(f"  {at}: expected {len(ours)} elements, got {len(theirs)}")
+            else:
+                parts = [f"missing {_listed(missing)}"] * bool(missing) + [f"extra {_listed(extra)}"] * bool(extra)
+                lines.append(f"  {at}: keys {' and '.join(parts)}")
+        elif a[1] != b[1]:
+            lines.append(f"  {at}: the default factories differ")
+        mine, other = dict(zip(ours, a[2], strict=True)), dict(zip(theirs, b[2], strict=True))
+        for name in ours:
+            if name in other:
+                _compare(mine[name], other[name], _joined(path, name), lines)
+        return
+    lines.append(f"  {at}: expected {_described(a)}, got {_described(b)}")
+
+
+def _listed(keys: Iterable[Any]) -> str:
+    return ", ".join([repr(k) for k in keys])
+
+
+def _described(spec: Any) -> str:
+    return "a leaf" if spec == _LEAF else _shown(spec)
+
+
+def _shown(spec: Any) -> str:
+    if spec == _LEAF:
+        return "*"
+    kind, meta, children, order = spec
+    parts = [_shown(c) for c in children]
+    if kind is type(None):
+        return "None"
+    if kind is list:
+        return f"[{', '.join(parts)}]"
+    if kind is tuple:
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    names = _names(spec)
+    if meta is None:
+        return f"{kind.__name__}({', '.join(f'{n}={p}' for n, p in zip(names, parts, strict=True))})"
+    by_key = dict(zip(names, parts, strict=True))
+    inside = "{" + ", ".join(f"{k!r}: {by_key[k]}" for k in order.keys or names) + "}"
+    return inside if kind is dict else f"{kind.__name__}({inside})"

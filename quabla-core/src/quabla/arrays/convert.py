@@ -21,6 +21,7 @@ from quabla.shapes import aval_of
 __all__ = ["array", "as_operand", "asarray"]
 
 _KEPT = {d.numpy for d in (float64, float32, bool_)}
+_FLOAT = aval_of((), float64)
 _WEAK_FLOAT = aval_of((), float64, True)
 _WEAK_BOOL = aval_of((), bool_, True)
 _ACCEPTED = (
@@ -128,6 +129,8 @@ def _convert(obj: Any, dtype: Any, where: str) -> Any:
         return obj if to is None or (to is obj.aval.dtype and not obj.aval.weak) else _cast(obj, to)
     if isinstance(obj, TraceTensor):
         return obj if to is None or to is obj.aval.dtype else obj.astype(to)  # type: ignore[attr-defined]
+    if kind is float and to is None:
+        return wrap_as(np.array(obj), _FLOAT)
     if kind is bool:
         return _from_numpy(np.array(obj), to, where)
     if isinstance(obj, int | float) and not isinstance(obj, np.generic):
@@ -163,7 +166,7 @@ def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
             remedy = _ACCEPTED
         raise DtypeError(f"{where}: dtype {given} is not supported; {remedy}")
     if isinstance(a, np.ma.MaskedArray):
-        raise DtypeError(f"{where}: masked arrays are not supported; fill the masked entries, as in a.filled(numpy.nan)")
+        raise DtypeError(f"{where}: masked arrays are not supported; fill the entries, as in a.filled(numpy.nan)")
     if a.size == 0:
         raise ShapeError(f"{where}: the array is empty, its shape is {a.shape}; every extent must be at least 1")
     if to is None:
@@ -219,7 +222,7 @@ def _from_lists(obj: Any, to: dtype | None, where: str) -> Tensor:
 
 
 def _explained(obj: Any, made: np.ndarray | None, where: str) -> np.ndarray:
-    """What NumPy made no numbers of: the error that says why; else the numbers, where only its choice of dtype erred."""
+    """Raise the error that says why NumPy made no numbers of `obj`; return them where its choice of dtype erred."""
     shape = _list_shape(obj)
     _check_lists(obj, shape, (), where)
     if made is None or made.dtype.kind == "O":  # integers beyond 64 bits
@@ -249,11 +252,10 @@ def _check_lists(obj: Any, shape: tuple[int, ...], path: tuple[int, ...], where:
         if depth >= 64:
             raise ShapeError(f"{where}: lists nested deeper than 64 levels")
         if depth >= len(shape) or len(obj) != shape[depth]:
-            expected = f"{shape[depth]} elements" if depth < len(shape) else "a number"
+            expected = f"a list of {shape[depth]}" if depth < len(shape) else "a number"
             raise ShapeError(
-                f"{where}: the lists are ragged at level {depth}: {at} has {len(obj)} "
-                f"element{'s' * (len(obj) != 1)} where {at[: at.rfind('[')] + '[0]' if path else at} implies {expected}; "
-                "lists of one level must have the same length"
+                f"{where}: the lists are ragged at level {depth}: {at} is a list of {len(obj)} where its first "
+                f"neighbour is {expected}; lists of one level must have the same length"
             )
         if not len(obj):
             raise ShapeError(f"{where}: {at} is an empty {type(obj).__name__}; every extent must be at least 1")
@@ -263,8 +265,8 @@ def _check_lists(obj: Any, shape: tuple[int, ...], path: tuple[int, ...], where:
     if isinstance(obj, int | float) and not isinstance(obj, np.generic):
         if depth < len(shape):
             raise ShapeError(
-                f"{where}: the lists are ragged at level {depth}: {at} is a number where its neighbour is a list of "
-                f"{shape[depth]}; lists of one level must have the same length"
+                f"{where}: the lists are ragged at level {depth}: {at} is a number where its first neighbour is "
+                f"a list of {shape[depth]}; lists of one level must have the same length"
             )
         _float(obj, where)
         return

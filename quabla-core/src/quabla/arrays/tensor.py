@@ -33,7 +33,7 @@ class Array(abc.ABC):  # noqa: B024 - a name for isinstance, not an interface to
 
 
 class SizeError(ShapeError, TypeError):
-    """An array of several elements where one is needed. NumPy raises ValueError in some such places, TypeError in others."""
+    """Several elements where one is needed. NumPy raises ValueError in some such places and TypeError in others."""
 
 
 @Array.register
@@ -206,7 +206,7 @@ class Tensor(_Base):
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError(f"a conversion from {self.aval.dtype} to {np.dtype(dtype)} needs a copy, but copy=False")
+                raise ValueError(f"converting {self.aval.dtype} to {np.dtype(dtype)} needs a copy, but copy=False")
             return array.astype(dtype)
         return array.copy() if copy else array
 
