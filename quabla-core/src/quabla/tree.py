@@ -15,8 +15,8 @@ from typing import Any
 from quabla.errors import QuablaError
 
 __all__ = [
-    "TreeDef", "TreeError", "broadcast_prefix", "difference", "flatten", "flatten_up_to", "flatten_with_paths", "map",
-    "paths", "unflatten",
+    "LEAF", "TreeDef", "TreeError", "broadcast_prefix", "difference", "flatten", "flatten_up_to", "flatten_with_paths",
+    "map", "paths", "unflatten",
 ]  # fmt: skip
 
 
@@ -42,9 +42,10 @@ class _Order:
         return _Order, (self.keys,)
 
 
-# A structure ("spec") is a nested tuple, so that comparing and hashing run in C. A leaf is `_LEAF`; a container is
-# `(class, meta, children, order)`: the meta is the sorted keys of a dict (and a defaultdict's factory), else None.
-_LEAF = "*"
+# The kind of a leaf. A structure ("spec") is a nested tuple, so that comparing and hashing run in C: a leaf is `LEAF`, a
+# container `(class, meta, children, order)`, where the meta is the sorted keys of a dict (and a defaultdict's factory),
+# else None.
+LEAF = "*"
 _SORTED = _Order(None)
 _NONE = (type(None), None, (), _SORTED)
 
@@ -54,6 +55,10 @@ class TreeDef:
 
     Attributes:
         num_leaves: how many leaves it has.
+        kind: `LEAF`, or the class of the container.
+        children: the structures of the container's elements.
+        keys: the sorted keys of a dict, the names of fields, or positions.
+        order: the keys as they were inserted.
 
     Example:
         >>> import quabla as qb
@@ -62,15 +67,17 @@ class TreeDef:
         ([2.0, 1.0], 2, TreeDef({'w': *, 'b': [*, None]}))
     """
 
-    __slots__ = ("_hash", "num_leaves", "spec")
+    __slots__ = ("_children", "_hash", "num_leaves", "spec")
     spec: Any
     num_leaves: int
     _hash: int | None
+    _children: tuple[TreeDef, ...] | None
 
     def __init__(self, spec: Any, num_leaves: int) -> None:
         self.spec = spec
         self.num_leaves = num_leaves
         self._hash = None
+        self._children = None
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(other) is TreeDef and self.spec == other.spec)
@@ -80,6 +87,27 @@ class TreeDef:
             self._hash = hash(self.spec)
         return self._hash
 
+    @property
+    def kind(self) -> Any:
+        return LEAF if self.spec == LEAF else self.spec[0]
+
+    type = kind
+
+    @property
+    def children(self) -> tuple[TreeDef, ...]:
+        if self._children is None:
+            parts = () if self.spec == LEAF else self.spec[2]
+            self._children = tuple([TreeDef(c, _count(c)) for c in parts])
+        return self._children
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        return () if self.spec == LEAF else tuple(_names(self.spec))
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return self.keys if self.spec == LEAF or self.spec[3].keys is None else self.spec[3].keys
+
     def __repr__(self) -> str:
         return f"TreeDef({_shown(self.spec)})"
 
@@ -87,7 +115,7 @@ class TreeDef:
         return TreeDef, (self.spec, self.num_leaves)
 
 
-_LEAF_DEF = TreeDef(_LEAF, 1)
+_LEAF_DEF = TreeDef(LEAF, 1)
 
 
 # --- taking apart -----------------------------------------------------------------------------------------------------
@@ -104,7 +132,7 @@ def _flatten_sequence(x: Any, append: Callable[[Any], None]) -> Any:
         flattener = _flattener(type(c), _flatten_unknown)
         if flattener is None:
             append(c)
-            children.append(_LEAF)
+            children.append(LEAF)
         else:
             children.append(flattener(c, append))
     return (type(x), None, tuple(children), _SORTED)
@@ -119,7 +147,7 @@ def _flatten_dict(x: Any, append: Callable[[Any], None]) -> Any:
         flattener = _flattener(type(c), _flatten_unknown)
         if flattener is None:
             append(c)
-            children.append(_LEAF)
+            children.append(LEAF)
         else:
             children.append(flattener(c, append))
     return (type(x), ordered, tuple(children), order)
@@ -144,7 +172,7 @@ def _flatten_unknown(x: Any, append: Callable[[Any], None]) -> Any:
     found = _FLATTENERS[kind] = _flattener_of(kind)
     if found is None:
         append(x)
-        return _LEAF
+        return LEAF
     return found(x, append)
 
 
@@ -251,10 +279,10 @@ def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
 
 
 def _unflatten(spec: Any, leaves: Iterator[Any]) -> Any:
-    if spec == _LEAF:
+    if spec == LEAF:
         return next(leaves)
     kind, meta, children, order = spec
-    values = [next(leaves) if c == _LEAF else _unflatten(c, leaves) for c in children]
+    values = [next(leaves) if c == LEAF else _unflatten(c, leaves) for c in children]
     if kind is list:
         return values
     if kind is tuple:
@@ -308,42 +336,44 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 # --- names of places --------------------------------------------------------------------------------------------------
 
+Path = tuple[str, ...]
 
-def paths(treedef: TreeDef) -> list[str]:
-    """The place of each leaf: keys, positions and field names joined by "/"; "" for a tree that is a leaf.
+
+def paths(treedef: TreeDef) -> list[Path]:
+    """The place of each leaf: the keys, positions and field names that lead to it; () for a tree that is a leaf.
 
     Example:
         >>> from quabla import tree
         >>> tree.paths(tree.flatten({"layers": [{"w": 1, "b": 2}], "scale": 3})[1])
-        ['layers/0/b', 'layers/0/w', 'scale']
+        [('layers', '0', 'b'), ('layers', '0', 'w'), ('scale',)]
     """
-    found: list[str] = []
+    found: list[Path] = []
 
-    def visit(spec: Any, path: str) -> None:
-        if spec == _LEAF:
+    def visit(spec: Any, path: Path) -> None:
+        if spec == LEAF:
             found.append(path)
             return
         for name, child in zip(_names(spec), spec[2], strict=True):
-            visit(child, _joined(path, name))
+            visit(child, (*path, str(name)))
 
-    visit(treedef.spec, "")
+    visit(treedef.spec, ())
     return found
 
 
-def flatten_with_paths(tree: Any) -> list[tuple[str, Any]]:
+def flatten_with_paths(tree: Any) -> list[tuple[Path, Any]]:
     """The leaves with their places, as `paths` names them.
 
     Example:
         >>> from quabla import tree
         >>> tree.flatten_with_paths((1, {"a": 2}))
-        [('0', 1), ('1/a', 2)]
+        [(('0',), 1), (('1', 'a'), 2)]
     """
     leaves, treedef = flatten(tree)
     return list(zip(paths(treedef), leaves, strict=True))
 
 
-def _joined(path: str, name: Any) -> str:
-    return f"{path}/{name}" if path else str(name)
+def _at(path: Path) -> str:
+    return f"at {'/'.join(path)}" if path else "at the root"
 
 
 def _names(spec: Any) -> Sequence[Any]:
@@ -360,15 +390,42 @@ def _names(spec: Any) -> Sequence[Any]:
 # --- prefixes ---------------------------------------------------------------------------------------------------------
 
 
-def flatten_up_to(prefix: Any, treedef: TreeDef, where: str = "prefix") -> list[Any]:
-    """What a prefix tree says about each leaf of `treedef`, as `in_axes` says it about arguments.
+def flatten_up_to(tree: Any, treedef: TreeDef, where: str = "tree") -> list[Any]:
+    """What stands in `tree` at the place of each leaf of `treedef`: a leaf, None, or a whole subtree.
+
+    Lists match tuples.
+
+    Args:
+        tree: a tree that has at least the structure of `treedef`.
+        treedef: a structure.
+        where: what errors begin with.
+
+    Returns:
+        One entry per leaf of `treedef`.
+
+    Raises:
+        TreeError: `tree` ends early or goes elsewhere; the message names the place.
+
+    Example:
+        >>> from quabla import tree
+        >>> _, treedef = tree.flatten(({"w": 1, "b": 2}, 3))
+        >>> tree.flatten_up_to([{"w": [1, 2], "b": None}, 4], treedef)
+        [None, [1, 2], 4]
+    """
+    found: list[Any] = []
+    _match(tree, treedef.spec, (), where, found, early=False)
+    return found
+
+
+def broadcast_prefix(prefix: Any, treedef: TreeDef, where: str = "prefix") -> list[Any]:
+    """What a prefix says about each leaf of `treedef`, as `in_axes` says it about arguments.
 
     A leaf of the prefix speaks for every leaf below its place. Lists match tuples, and None is a leaf here.
 
     Args:
         prefix: a tree that follows the structure of `treedef` from the root, and may stop early.
-        treedef: the full structure.
-        where: how errors call the prefix.
+        treedef: a structure.
+        where: what errors begin with.
 
     Returns:
         One entry per leaf of `treedef`.
@@ -378,49 +435,41 @@ def flatten_up_to(prefix: Any, treedef: TreeDef, where: str = "prefix") -> list[
 
     Example:
         >>> from quabla import tree
-        >>> _, treedef = tree.flatten(({"w": 1, "b": 2}, 3))
-        >>> tree.flatten_up_to([0, None], treedef)
-        [0, 0, None]
+        >>> _, treedef = tree.flatten(([5, 6], {"a": 7, "b": 8}))
+        >>> tree.broadcast_prefix((0, {"a": 1, "b": None}), treedef)
+        [0, 0, 1, None]
     """
     found: list[Any] = []
-    _match(prefix, treedef.spec, "", where, found)
+    _match(prefix, treedef.spec, (), where, found, early=True)
     return found
 
 
-def broadcast_prefix(prefix: Any, tree: Any, where: str = "prefix") -> list[Any]:
-    """`flatten_up_to` for the structure of `tree`.
-
-    Example:
-        >>> from quabla import tree
-        >>> tree.broadcast_prefix((0, {"a": 1, "b": None}), ([5, 6], {"a": 7, "b": 8}))
-        [0, 0, 1, None]
-    """
-    return flatten_up_to(prefix, flatten(tree)[1], where)
-
-
-def _match(prefix: Any, spec: Any, path: str, where: str, found: list[Any]) -> None:
-    kind = type(prefix)
-    if prefix is None or not _is_container(kind):
-        found.extend([prefix] * _count(spec))
+def _match(given: Any, spec: Any, path: Path, where: str, found: list[Any], early: bool) -> None:
+    """Append to `found` what `given` holds at each leaf of `spec`; `early` says whether its leaves may stand higher up."""
+    kind = type(given)
+    if spec == LEAF:
+        if early and given is not None and _is_container(kind):
+            raise TreeError(f"{where}: {_at(path)}: expected a leaf, got {given!r}")
+        found.append(given)
         return
-    if spec == _LEAF:
-        raise _misfit(where, path, prefix, "a leaf")
+    if early and (given is None or not _is_container(kind)):
+        found.extend([given] * _count(spec))
+        return
     expected, _, children, _ = spec
     names = _names(spec)
-    if isinstance(prefix, dict):
-        if not issubclass(expected, dict) or set(prefix) != set(names):
-            raise _misfit(where, path, prefix, _shown(spec))
-        parts = [prefix[k] for k in names]
-    elif isinstance(prefix, list | tuple):
-        if not issubclass(expected, list | tuple) or len(prefix) != len(children):
-            raise _misfit(where, path, prefix, _shown(spec))
-        parts = list(prefix)
-    else:
-        if kind is not expected:
-            raise _misfit(where, path, prefix, _shown(spec))
-        parts = [getattr(prefix, n) for n in names]
+    parts: Sequence[Any] | None = None
+    if issubclass(expected, dict):
+        if isinstance(given, dict) and set(given) == set(names):
+            parts = [given[k] for k in names]
+    elif issubclass(expected, list | tuple):
+        if isinstance(given, list | tuple) and len(given) == len(children):
+            parts = given
+    elif kind is expected:
+        parts = [getattr(given, n) for n in names]
+    if parts is None:
+        raise TreeError(f"{where}: {_at(path)}: expected the structure {_shown(spec)}, got {given!r}")
     for name, part, child in zip(names, parts, children, strict=True):
-        _match(part, child, _joined(path, name), where, found)
+        _match(part, child, (*path, str(name)), where, found, early)
 
 
 def _is_container(kind: type) -> bool:
@@ -428,12 +477,7 @@ def _is_container(kind: type) -> bool:
 
 
 def _count(spec: Any) -> int:
-    return 1 if spec == _LEAF else sum(_count(c) for c in spec[2])
-
-
-def _misfit(where: str, path: str, prefix: Any, expected: str) -> TreeError:
-    at = f" at '{path}'" if path else ""
-    return TreeError(f"{where}{at}: {prefix!r} does not match {expected}, of which it must be a prefix")
+    return 1 if spec == LEAF else sum([_count(c) for c in spec[2]])
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -448,20 +492,20 @@ def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
         limit: the most lines.
 
     Returns:
-        Lines like `at 'layers/0': expected {'w': *, 'b': *}, got [*, *]`; "" where there is no difference.
+        Lines like `at layers/0: expected {'w': *, 'b': *}, got [*, *]`; "" where there is no difference.
     """
     lines: list[str] = []
-    _compare(expected.spec, got.spec, "", lines)
+    _compare(expected.spec, got.spec, (), lines)
     if len(lines) > limit:
         lines[limit:] = [f"  and {len(lines) - limit} more"]
     return "\n".join(lines)
 
 
-def _compare(a: Any, b: Any, path: str, lines: list[str]) -> None:
+def _compare(a: Any, b: Any, path: Path, lines: list[str]) -> None:
     if a == b:
         return
-    at = f"at '{path}'" if path else "at the root"
-    if a != _LEAF and b != _LEAF and a[0] is b[0]:
+    at = _at(path)
+    if a != LEAF and b != LEAF and a[0] is b[0]:
         ours, theirs = _names(a), _names(b)
         missing = [n for n in ours if n not in theirs]
         extra = [n for n in theirs if n not in ours]
@@ -476,7 +520,7 @@ def _compare(a: Any, b: Any, path: str, lines: list[str]) -> None:
         mine, other = dict(zip(ours, a[2], strict=True)), dict(zip(theirs, b[2], strict=True))
         for name in ours:
             if name in other:
-                _compare(mine[name], other[name], _joined(path, name), lines)
+                _compare(mine[name], other[name], (*path, str(name)), lines)
         return
     lines.append(f"  {at}: expected {_described(a)}, got {_described(b)}")
 
@@ -486,11 +530,11 @@ def _listed(keys: Iterable[Any]) -> str:
 
 
 def _described(spec: Any) -> str:
-    return "a leaf" if spec == _LEAF else _shown(spec)
+    return "a leaf" if spec == LEAF else _shown(spec)
 
 
 def _shown(spec: Any) -> str:
-    if spec == _LEAF:
+    if spec == LEAF:
         return "*"
     kind, meta, children, order = spec
     parts = [_shown(c) for c in children]

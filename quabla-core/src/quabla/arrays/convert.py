@@ -36,8 +36,8 @@ def array(obj: Any, dtype: Any = None) -> Any:
     Args:
         obj: a number, nested lists or tuples of numbers, a NumPy array or scalar, a Tensor, or an object with
             `__array__`, the buffer protocol or DLPack.
-        dtype: the element type. Unless given, float64, float32 and bool NumPy data keep theirs, integers become float64,
-            and Python data becomes float64 unless all of it is bool.
+        dtype: the element type. Unless given, float64, float32 and bool NumPy data keep theirs, integers become
+            float64, and Python data becomes float64 unless all of it is bool.
 
     Returns:
         A Tensor of the shape of `obj`; of a traced value, that value.
@@ -157,7 +157,7 @@ def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
         )
     if given not in _KEPT and given.kind not in "iu":
         if given.kind == "f":
-            remedy = "convert it first, as in a.astype(numpy.float32)" if given.itemsize < 4 else "convert it to float64"
+            remedy = f"convert it first, as in a.astype(numpy.float{32 if given.itemsize < 4 else 64})"
         elif given.kind == "c":
             remedy = "complex numbers are not supported; pass the real and the imaginary part separately"
         elif given.kind == "O":

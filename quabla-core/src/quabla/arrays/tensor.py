@@ -93,9 +93,7 @@ class Tensor(_Base):
         if type(owner) is np.ndarray:
             return owner.view()  # of a view, unlike the owner itself, nobody can make the memory writeable
         aval = self.aval
-        view: np.ndarray = np.ndarray(aval.shape, aval.dtype.numpy, owner, self.offset)
-        view.flags.writeable = False
-        return view
+        return np.ndarray(aval.shape, aval.dtype.numpy, memoryview(owner).toreadonly(), self.offset)
 
     def item(self) -> Any:
         """The only element, as a Python float or bool.
