@@ -89,6 +89,11 @@ class Program:
         outs = ", ".join(map(repr, self.out_avals))
         return f"<Program ({ins}) -> ({outs}), {len(self.nodes)} nodes>"
 
+    def __str__(self) -> str:
+        from quabla.ir.text import program_text  # which needs this module
+
+        return program_text(self)
+
 
 def prune(nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Node, ...]:
     """The nodes that `outputs` need, in their order."""
