@@ -13,8 +13,9 @@ a child process after a fork.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -212,11 +213,11 @@ class Library:
         """
         return self._addresses[symbol]
 
-    def __del__(self) -> None:
-        tracker, self._tracker = getattr(self, "_tracker", None), None
-        if tracker is not None:
-            with _lock:  # the tracker before its LLJIT
-                tracker.close()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The tracker before its LLJIT. Our lock is not taken: the collector may run this anywhere, and llvmlite has its own.
+        tracker = getattr(self, "_tracker", None)
+        if tracker is not None and not ending():
+            tracker.close()
 
 
 def link(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .. import engine, text
-from . import exponential, logarithm, trigonometric
+from . import exponential, hugeangle, inverse, logarithm, trigonometric
 from .lanes import Lanes
 
 __all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "required", "symbol"]
@@ -32,21 +32,30 @@ _UNARY: dict[str, Callable[[Lanes], Lanes]] = {
     "expm1": exponential.expm1,
     "tanh": exponential.tanh,
     "sigmoid": exponential.sigmoid,
+    "sinh": exponential.sinh,
     "log": logarithm.log,
+    "log2": logarithm.log2,
+    "log10": logarithm.log10,
+    "arcsinh": logarithm.arcsinh,
+    "arccosh": logarithm.arccosh,
+    "arctanh": logarithm.arctanh,
+    "arcsin": inverse.arcsin,
+    "arccos": inverse.arccos,
+    "arctan": inverse.arctan,
+    "cbrt": inverse.cbrt,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
     "cosh": exponential.cosh,
     "log1p": logarithm.log1p,
     "softplus": logarithm.softplus,
 }
-_BINARY: dict[str, Callable[[Lanes, Lanes], Lanes]] = {"power": logarithm.power}
-
-# Fast path, and the C functions for arguments beyond its range.
-_RANGED: dict[str, tuple[Callable[[Lanes], tuple[Lanes, ...]], tuple[str, ...]]] = {
-    "sin": (lambda x: trigonometric.fast_sincos(x)[:1], ("sin",)),
-    "cos": (lambda x: trigonometric.fast_sincos(x)[1:], ("cos",)),
-    "sincos": (trigonometric.fast_sincos, ("sin", "cos")),
+_BINARY: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
+    "power": logarithm.power,
+    "arctan2": inverse.arctan2,
 }
 
-ARITY: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_RANGED, 1), **dict.fromkeys(_BINARY, 2)}
+ARITY: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2), "sincos": 1}
 """How many operands each function takes."""
 
 NAMES: frozenset[str] = frozenset(ARITY)
@@ -67,7 +76,7 @@ def returns(name: str, dtype: str, lanes: int) -> str:
 
 
 def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str = "") -> str:
-    """Write the definition of a function into a module, unless it is there already.
+    """Write the definition of a function, and of what it needs, into a module, unless it is there already.
 
     Args:
         module: The module to write into.
@@ -85,8 +94,14 @@ def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str 
     if name not in NAMES or dtype not in _ELEMENTS:
         raise ValueError(f"no vector function {name!r} for {dtype!r}; there are {', '.join(sorted(NAMES))}")
     label = symbol(name, dtype, lanes)
-    if module.defines(label):
-        return label
+    if not module.defines(label):
+        _define(module, label, name, dtype, lanes, linkage)
+        if hugeangle.SYMBOL in module.undefined():
+            hugeangle.define(module, linkage="internal")
+    return label
+
+
+def _define(module: text.Module, label: str, name: str, dtype: str, lanes: int, linkage: str) -> None:
     kind = text.vector(_ELEMENTS[dtype], lanes)
     b = module.function(
         label, returns(name, dtype, lanes), [kind] * ARITY[name], attributes=ATTRIBUTES, linkage=linkage
@@ -94,7 +109,6 @@ def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str 
     operands = [Lanes(b, b.fpext(argument, "double")) for argument in b.arguments]
     results = [b.fptrunc(result, _ELEMENTS[dtype]) for result in _write(b, name, operands)]
     b.ret(results[0] if len(results) == 1 else b.make_struct(*results))
-    return label
 
 
 def _write(b: text.Builder, name: str, operands: list[Lanes]) -> list[text.Value]:
@@ -102,14 +116,7 @@ def _write(b: text.Builder, name: str, operands: list[Lanes]) -> list[text.Value
         return [_UNARY[name](operands[0]).value]
     if name in _BINARY:
         return [_BINARY[name](operands[0], operands[1]).value]
-    fast, c_names = _RANGED[name]
-    (x,) = operands
-    branch = b.branch(b.any(trigonometric.beyond(x).value), likely=False)
-    with branch.then():
-        branch.give(*(trigonometric.by_library(b, c_name, x.value) for c_name in c_names))
-    with branch.otherwise():
-        branch.give(*(result.value for result in fast(x)))
-    return branch.results()
+    return [part.value for part in trigonometric.sincos(operands[0])]
 
 
 def call(b: text.Builder, name: str, *operands: text.Value) -> text.Value:
@@ -164,15 +171,31 @@ def library(functions: Iterable[tuple[str, str, int]]) -> MathLibrary:
     if missing:
         with _lock:
             missing = {label: function for label, function in missing.items() if label not in _addresses}
-            objects = [_object(*function) for function in missing.values()]
-            if objects:
-                linked = engine.link(objects, list(missing))
+            if missing:
+                objects = [_object(*function) for function in missing.values()]
+                needs = _helpers() if any(function[0] in _WITH_HELPERS for function in missing.values()) else {}
+                linked = engine.link(objects, list(missing), needs)
                 _libraries.append(linked)
                 _addresses.update({label: linked.address(label) for label in missing})
     return MathLibrary({label: _addresses[label] for label in wanted})
 
 
+_WITH_HELPERS = frozenset(("sin", "cos", "tan", "sincos"))
+
+
+def _helpers() -> dict[str, int]:
+    """The code shared by several functions; in a library of its own."""
+    label = hugeangle.SYMBOL
+    if label not in _addresses:
+        module = text.Module(engine.function_attributes())
+        hugeangle.define(module)
+        linked = engine.link([engine.compile(module.text(), passes=False)], [label])
+        _libraries.append(linked)
+        _addresses[label] = linked.address(label)
+    return {label: _addresses[label]}
+
+
 def _object(name: str, dtype: str, lanes: int) -> bytes:
     module = text.Module(engine.function_attributes())
-    define(module, name, dtype, lanes)
+    _define(module, symbol(name, dtype, lanes), name, dtype, lanes, "")
     return engine.compile(module.text(), passes=False)

@@ -1,4 +1,4 @@
-"""log, log1p, log2, log10, softplus, power.
+"""log, log1p, log2, log10, softplus, power, arcsinh, arccosh, arctanh.
 
 Argument reduction: x = 2**k m with sqrt(1/2) <= m < sqrt(2), and log(m) = 2 atanh(s) with s = (m - 1) / (m + 1), whose
 series has odd powers only (J.-M. Muller, "Elementary Functions: Algorithms and Implementation", 3rd ed., 2016, chapter
@@ -80,7 +80,7 @@ def _log_of(k: Lanes, f: Lanes) -> Lanes:
     return fma(k, LN2_HIGH, f - (half_square - small))
 
 
-def _specials(x: Lanes, y: Lanes) -> Lanes:
+def specials(x: Lanes, y: Lanes) -> Lanes:
     """The logarithm `y` of `x`, corrected for x = 0 (-inf), x < 0 (NaN), inf and NaN."""
     y = where(x < math.inf, y, x)
     return where(x > 0.0, y, where(x.equals(0.0), y.of(-math.inf), where(x < 0.0, math.nan, x)))
@@ -88,16 +88,32 @@ def _specials(x: Lanes, y: Lanes) -> Lanes:
 
 def log(x: Lanes) -> Lanes:
     k, m, _ = split(x)
-    return _specials(x, _log_of(k, m - 1.0))
+    return specials(x, _log_of(k, m - 1.0))
+
+
+def log_of_one_plus(u: Lanes, low: Lanes | None = None, doubled: Lanes | None = None) -> Lanes:
+    """log(1 + u + low) for |low| far below u; or log(2 d) in the lanes where `doubled` = d exceeds 2**30.
+
+    What 1 + u loses in rounding is added to f.
+    """
+    total = 1.0 + u
+    part = total - 1.0
+    lost = (1.0 - (total - part)) + (u - part)
+    if low is not None:
+        lost = lost + low
+    extra = None
+    if doubled is not None:
+        large = doubled > 2.0**30
+        total = where(large, doubled, total)
+        lost = where(large, 0.0, lost)
+        extra = where(large, u.of(1.0), 0.0)
+    k, m, exponent = split(total, subnormals=False)
+    f = fma(0.5 * lost, _inverse_power(exponent), m - 1.0)
+    return _log_of(k if extra is None else k + extra, f)
 
 
 def log1p(x: Lanes) -> Lanes:
-    """log(1 + x), with what 1 + x lost in rounding added to f."""
-    total = 1.0 + x
-    part = total - 1.0
-    lost = 0.5 * ((1.0 - (total - part)) + (x - part))
-    k, m, exponent = split(total, subnormals=False)
-    y = _log_of(k, fma(lost, _inverse_power(exponent), m - 1.0))
+    y = log_of_one_plus(x)
     y = where(x < math.inf, y, x)
     y = where(x > -1.0, y, where(x.equals(-1.0), y.of(-math.inf), where(x < -1.0, math.nan, x)))
     return y.copysign(x)  # -0.0
@@ -105,12 +121,45 @@ def log1p(x: Lanes) -> Lanes:
 
 def softplus(x: Lanes) -> Lanes:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)): neither term can overflow, both are positive."""
-    e = exponential.exp(-abs(x))
-    total = 1.0 + e
-    lost = 0.5 * (e - (total - 1.0))
-    k, m, exponent = split(total, subnormals=False)
-    small = _log_of(k, fma(lost, _inverse_power(exponent), m - 1.0))
+    small = log_of_one_plus(exponential.exp(-abs(x)))
     return where(x > 0.0, x, where(x <= 0.0, x.of(0.0), x)) + small
+
+
+def arcsinh(x: Lanes) -> Lanes:
+    """log1p(a + a**2 / (1 + sqrt(1 + a**2))) for a = |x|; odd."""
+    a = abs(x)
+    square = a * a
+    small = square / (1.0 + (1.0 + square).sqrt())
+    u = a + small
+    y = log_of_one_plus(u, small - (u - a), doubled=a)
+    return where(a < math.inf, y, a).copysign(x)
+
+
+def arccosh(x: Lanes) -> Lanes:
+    """log1p(t + sqrt(t (2 + t))) for t = x - 1, with the rounding errors of the root carried along."""
+    t = x - 1.0
+    twice = t + t
+    q = fma(t, t, twice)
+    q_low = fma(t, t, -(q - twice))
+    s = q.sqrt()
+    s_low = (fma(-s, s, q) + q_low) * 0.5 / s
+    u = t + s
+    y = log_of_one_plus(u, (t - (u - s)) + s_low, doubled=x)
+    y = where(x < math.inf, y, x)
+    return where(x > 1.0, y, where(x.equals(1.0), 0.0, where(x < 1.0, math.nan, x)))
+
+
+def arctanh(x: Lanes) -> Lanes:
+    """log1p(2 a / (1 - a)) / 2 for a = |x|, with a corrected quotient; odd."""
+    a = abs(x)
+    below = 1.0 - a
+    lost = (1.0 - below) - a
+    inverse = 1.0 / below
+    u = (a + a) * inverse
+    low = fma(-u, lost, fma(-u, below, a + a)) * inverse
+    y = 0.5 * log_of_one_plus(u, low)
+    y = where(a < 1.0, y, where(a.equals(1.0), y.of(math.inf), where(a > 1.0, math.nan, a)))
+    return y.copysign(x)
 
 
 def log_extended(x: Lanes) -> tuple[Lanes, Lanes]:
@@ -164,3 +213,19 @@ def power(x: Lanes, y: Lanes) -> Lanes:
     undefined = (x < 0.0) & (x > -math.inf) & ~whole
     out = where(undefined, math.nan, out)
     return where(y.equals(0.0) | x.equals(1.0), 1.0, out)
+
+
+def _scaled_log(x: Lanes, factor: float, factor_low: float) -> Lanes:
+    high, low = log_extended(x)
+    y = high * factor
+    return specials(x, y + (fma(high, factor, -y) + fma(high, factor_low, low * factor)))
+
+
+def log2(x: Lanes) -> Lanes:
+    """log(x) / ln 2 in twice the precision, so that powers of two give integers."""
+    return _scaled_log(x, 1.4426950408889634, 2.0355273740931033e-17)
+
+
+def log10(x: Lanes) -> Lanes:
+    """log(x) / ln 10 in twice the precision, so that powers of ten give integers."""
+    return _scaled_log(x, 0.4342944819032518, 1.098319650216765e-17)

@@ -1,17 +1,20 @@
-"""sin, cos, and both at once.
+"""sin, cos, both at once, and tan.
 
 Argument reduction: x = n pi/2 + r with |r| <= pi/4, n pi/2 subtracted in three parts with fused multiply-adds, which
 make the first subtraction exact (W. J. Cody and W. Waite, "Software Manual for the Elementary Functions", 1980; with
 fma: S. Boldo, M. Daumas and R.-C. Li, "Formally Verified Argument Reduction with a Fused Multiply-Add", 2009). Beyond
-`LIMIT` the C library's scalar functions take over, lane by lane.
+`LIMIT` integer arithmetic takes over, lane by lane: see `hugeangle`.
 
 Polynomials: minimax by Remez' exchange algorithm in 60-digit arithmetic, error relative to sin(r) and absolute in cos(r).
 """
 
 from __future__ import annotations
 
+import math
+
 from .. import text
-from .lanes import Bits, Lanes, Mask, estrin, fma, where
+from . import hugeangle
+from .lanes import Bits, Lanes, estrin, fma, where
 
 TWO_OVER_PI = 0.6366197723675814
 # pi/2 as a sum of float64, all positive, so that -0.0 goes through the reduction unharmed.
@@ -40,14 +43,38 @@ COS = (
 )
 
 
-def reduce_quadrant(x: Lanes) -> tuple[Lanes, Bits]:
+def _reduce(x: Lanes) -> tuple[Lanes, Bits]:
     """x = n pi/2 + r: r, and bits whose low end is n."""
     shifted = fma(x, TWO_OVER_PI, ROUNDER)
     n = shifted - ROUNDER
-    r = fma(n, -HALF_PI[0], x)
-    r = fma(n, -HALF_PI[1], r)
-    r = fma(n, -HALF_PI[2], r)
+    r = fma(n, -HALF_PI[2], fma(n, -HALF_PI[1], fma(n, -HALF_PI[0], x)))
     return r, shifted.bits()
+
+
+def _reduce_extended(x: Lanes) -> tuple[Lanes, Bits, Lanes]:
+    """The same with a third part: what r lost in rounding."""
+    shifted = fma(x, TWO_OVER_PI, ROUNDER)
+    n = shifted - ROUNDER
+    exact = fma(n, -HALF_PI[0], x)
+    second = n * HALF_PI[1]
+    second_low = fma(n, HALF_PI[1], -second)
+    r = exact - second
+    lost = fma(n, -HALF_PI[2], ((exact - r) - second) - second_low)
+    total = r + lost
+    return total, shifted.bits(), lost - (total - r)
+
+
+def _with_huge(x: Lanes, fast: tuple[Lanes, Bits] | tuple[Lanes, Bits, Lanes]) -> list[text.Value]:
+    """The parts of a reduction, in the lanes beyond `LIMIT` computed by `hugeangle`."""
+    b = x.b
+    beyond = (abs(x) > LIMIT) & (abs(x) < math.inf)  # inf gives NaN as it is
+    branch = b.branch(b.any(beyond.value), likely=False)
+    with branch.then():
+        slow = hugeangle.reduce_by_call(b, where(beyond, x, LIMIT).value)
+        branch.give(*(b.select(beyond.value, part.value, other.value) for part, other in zip(slow, fast, strict=False)))
+    with branch.otherwise():
+        branch.give(*(part.value for part in fast))
+    return branch.results()
 
 
 def sine_and_cosine_of(r: Lanes) -> tuple[Lanes, Lanes]:
@@ -60,9 +87,10 @@ def sine_and_cosine_of(r: Lanes) -> tuple[Lanes, Lanes]:
     return sine, cosine
 
 
-def fast_sincos(x: Lanes) -> tuple[Lanes, Lanes]:
-    """sin(x) and cos(x) for |x| <= LIMIT."""
-    r, n = reduce_quadrant(x)
+def sincos(x: Lanes) -> tuple[Lanes, Lanes]:
+    """sin(x) and cos(x)."""
+    value, bits = _with_huge(x, _reduce(x))
+    r, n = Lanes(x.b, value), Bits(x.b, bits)
     sine, cosine = sine_and_cosine_of(r)
     swapped = ~(n & 1).equals(0)
     sine, cosine = where(swapped, cosine, sine), where(swapped, sine, cosine)
@@ -71,19 +99,33 @@ def fast_sincos(x: Lanes) -> tuple[Lanes, Lanes]:
     return (sine.bits() ^ sine_sign).lanes(), (cosine.bits() ^ cosine_sign).lanes()
 
 
-def beyond(x: Lanes) -> Mask:
-    """Lanes whose argument is too large for the fast path. NaN is not."""
-    return abs(x) > LIMIT
+def sin(x: Lanes) -> Lanes:
+    return sincos(x)[0]
 
 
-def by_library(b: text.Builder, name: str, x: text.Value) -> text.Value:
-    """The C library's function of every lane."""
-    count = text.lanes(x.type)
-    attributes = "nounwind willreturn memory(none)"
-    if count == 1:
-        return b.call(name, "double", x, attributes=attributes)
-    out = text.constant(x.type, 0.0)
-    with b.carry(0, count, [out]) as (i, loop):
-        lane = b.call(name, "double", b.extract(x, i), attributes=attributes)
-        loop.update(b.insert(loop.values[0], lane, i))
-    return loop.results[0]
+def cos(x: Lanes) -> Lanes:
+    return sincos(x)[1]
+
+
+def tan(x: Lanes) -> Lanes:
+    """sin / cos with every rounding error carried to the quotient, which is corrected once."""
+    value, bits, value_low = _with_huge(x, _reduce_extended(x))
+    r, n, lost = Lanes(x.b, value), Bits(x.b, bits), Lanes(x.b, value_low)
+    z = r * r
+    half = 0.5 * z
+    whole = 1.0 - half
+    rest = fma(z * z, estrin(z, COS), (1.0 - whole) - half)
+    rest = fma(-r, lost, rest) - 0.5 * fma(r, r, -z)
+    cosine = whole + rest
+    cosine_low = rest - (cosine - whole)
+    rest = fma(r * z, estrin(z, SIN), lost * cosine)
+    sine = r + rest
+    sine_low = rest - (sine - r)
+
+    odd = ~(n & 1).equals(0)
+    top, top_low = where(odd, -cosine, sine), where(odd, -cosine_low, sine_low)
+    below, below_low = where(odd, sine, cosine), where(odd, sine_low, cosine_low)
+    inverse = 1.0 / below
+    y = top * inverse
+    y = fma(fma(-y, below_low, fma(-y, below, top) + top_low), inverse, y)
+    return where(abs(x) < 2.0**-27, x, y)
