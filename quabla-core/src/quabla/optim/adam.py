@@ -1,0 +1,162 @@
+"""Adam: steps scaled by running moments of the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, final
+
+from quabla import tree
+from quabla.arrays.convert import asarray
+from quabla.dtypes import float64
+from quabla.errors import DtypeError
+from quabla.ops.elementwise import power, sqrt
+from quabla.ops.shape import astype
+from quabla.optim.optimizer import Update, as_scalar, corresponding, keep_type, moments, number, rate
+
+__all__ = ["Adam", "AdamState"]
+
+
+class AdamState(NamedTuple):
+    """The state of `Adam`, a pytree.
+
+    Attributes:
+        count: the number of updates so far, float64 of shape `()`.
+        first: the running mean of the gradient, a tree like the parameters; None for leaves that are not floating.
+        second: the running mean of its square, likewise.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.optim.Adam().init(qb.array([1.0, 2.0])).first.tolist()
+        [0.0, 0.0]
+    """
+
+    count: Any
+    first: Any
+    second: Any
+
+
+def _rule(
+    params: Any,
+    grads: Any,
+    count: Any,
+    first: Any,
+    second: Any,
+    learning_rate: Any,
+    b1: Any,
+    b2: Any,
+    eps: Any,
+) -> Any:
+    """Algorithm 1 of Kingma and Ba with the bias corrections in two scalars, as their section 2 suggests.
+
+    With c1 = 1 - b1**t and c2 = 1 - b2**t, the step lr * (m / c1) / (sqrt(v / c2) + eps) is
+    (lr * sqrt(c2) / c1) * m / (sqrt(v) + eps * sqrt(c2)). The scalars are float64 whatever the parameters are:
+    1 - 0.999**t loses half the digits of float32.
+    """
+    treedef, rows = corresponding("Adam.update", params, grads, first, second)
+    t = count + 1.0
+    root = sqrt(1.0 - power(b2, t))
+    scale = astype(learning_rate, float64) * root / (1.0 - power(b1, t))
+    floor = eps * root
+    updated = []
+    for p, g, m, v in rows:
+        if g is not None:
+            scale_, floor_, b1_, b2_, c1_, c2_ = (
+                astype(s, p.dtype) for s in (scale, floor, b1, b2, 1.0 - b1, 1.0 - b2)
+            )
+            m = keep_type(b1_ * m + c1_ * g, m)
+            v = keep_type(b2_ * v + c2_ * (g * g), v)
+            p = keep_type(p - scale_ * m / (sqrt(v) + floor_), p)
+        updated.append((p, m, v))
+    params, first, second = (tree.unflatten(treedef, column) for column in zip(*updated, strict=True))
+    return params, keep_type(t, count), first, second
+
+
+_update = Update(_rule, "Adam.update")
+
+
+@final
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1), with bias correction.
+
+    The object holds hyperparameters alone. `update` is pure; on concrete arrays it is one compiled call, whatever the
+    values of the hyperparameters, and inside a trace it is recorded there. All fields but `learning_rate` are numbers.
+
+    Args:
+        learning_rate: the step size, a number that is not negative, or a floating array of shape `()`, which may be
+            traced.
+        b1: the decay of the first moment, in `[0, 1)`.
+        b2: the decay of the second moment, in `[0, 1)`.
+        eps: keeps the denominator from zero, positive.
+
+    Raises:
+        DtypeError: a hyperparameter is no number, or out of its range.
+        ShapeError: `learning_rate` is an array of another shape than `()`.
+
+    Example:
+        >>> import quabla as qb
+        >>> opt = qb.optim.Adam(learning_rate=0.1)
+        >>> w = qb.array([3.0, -4.0])
+        >>> state = opt.init(w)
+        >>> for _ in range(200):
+        ...     w, state = opt.update(w, qb.grad(lambda w: qb.sum(w * w))(w), state)
+        >>> float(qb.max(qb.abs(w))) < 1e-3
+        True
+    """
+
+    learning_rate: Any = 1e-3
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        def decays(x: float) -> bool:
+            return 0.0 <= x < 1.0
+
+        checked = {
+            "learning_rate": rate("Adam", self.learning_rate),
+            "b1": number("Adam", "b1", self.b1, decays, "a number in [0, 1)"),
+            "b2": number("Adam", "b2", self.b2, decays, "a number in [0, 1)"),
+            "eps": number("Adam", "eps", self.eps, lambda x: x > 0.0, "a positive number"),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def _scalars(self) -> tuple[Any, ...]:
+        return tuple(as_scalar(x) for x in (self.learning_rate, self.b1, self.b2, self.eps))
+
+    def init(self, params: Any) -> AdamState:
+        """The state to begin with: moments of zero.
+
+        Args:
+            params: a pytree of arrays and numbers.
+
+        Raises:
+            DtypeError: a leaf is neither.
+        """
+        return AdamState(asarray(0.0, float64), moments("Adam.init", params), moments("Adam.init", params))
+
+    def update(self, params: Any, grads: Any, state: AdamState) -> tuple[Any, AdamState]:
+        """One step.
+
+        Args:
+            params: a pytree of arrays and numbers.
+            grads: a tree of the same structure; where it has None, the parameter and its moments stay as they are.
+            state: from `init` or the update before.
+
+        Returns:
+            The new parameters, and the new state.
+
+        Raises:
+            ShapeError: trees or arrays that do not fit together, with the path.
+            DtypeError: dtypes that do not, or a `state` of something else.
+        """
+        if type(state) is not AdamState:
+            raise DtypeError(
+                f"Adam.update: state must be an AdamState, from Adam.init(params), got a {type(state).__name__}; "
+                "the order is update(params, grads, state)"
+            )
+        new, count, first, second = _update(params, grads, *state, *self._scalars)
+        return new, AdamState(count, first, second)
