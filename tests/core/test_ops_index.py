@@ -40,7 +40,8 @@ def test_as_in_numpy(key: Any) -> None:
 
 
 _bound = st.none() | st.integers(-7, 7)
-_item = st.integers(-3, 2) | st.just(None) | st.builds(slice, _bound, _bound, st.none() | st.sampled_from([-3, -2, -1, 1, 2]))
+_step = st.none() | st.sampled_from([-3, -2, -1, 1, 2])
+_item = st.integers(-3, 2) | st.just(None) | st.builds(slice, _bound, _bound, _step)
 
 
 @settings(max_examples=200, deadline=None)
@@ -68,7 +69,7 @@ def test_the_whole_array_is_no_copy() -> None:
 
 @pytest.mark.parametrize("index", [4, -5])
 def test_out_of_range_names_axis_and_size(index: int) -> None:
-    with pytest.raises(IndexError, match=rf"index {index} is out of range for axis 1 with 4 elements.*float64\[3,4,5\]"):
+    with pytest.raises(IndexError, match=rf"index {index} is out of range for axis 1 with 4 elements.*\[3,4,5\]"):
         getitem(tensor(X), (0, index))
 
 
@@ -92,7 +93,7 @@ def test_malformed_keys(key: Any, error: type[Exception], message: str) -> None:
 
 @pytest.mark.parametrize("key", [True, np.True_, [0, 1], np.array([0, 1]), tensor(X > 5), (0, [1])], ids=repr)
 def test_arrays_and_bools_are_refused_for_now(key: Any) -> None:
-    with pytest.raises(UnsupportedOperationError, match="getitem: .*not supported; use integers, slices") as raised:
+    with pytest.raises(UnsupportedOperationError, match=r"getitem: .*not supported; use integers, slices") as raised:
         getitem(tensor(X), key)
     assert raised.value.op == "getitem"
 

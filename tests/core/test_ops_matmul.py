@@ -56,7 +56,8 @@ def test_matmul_of_all_ranks(left: tuple[int, ...], right: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    ("left", "right"), [((), (2, 3)), ((4,), ()), ((3,), (3,)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((2, 3, 4), (5, 4, 6))]
+    ("left", "right"),
+    [((), (2, 3)), ((4,), ()), ((3,), (3,)), ((2, 3), (3,)), ((2, 3), (3, 4)), ((2, 3, 4), (5, 4, 6))],
 )
 def test_dot_inner_outer(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     x, y = sample(*left), sample(*right, seed=1)
@@ -210,7 +211,7 @@ def test_errors_say_what_came_and_what_fits(call: Any, words: list[str]) -> None
 
 
 def test_dtypes() -> None:
-    with pytest.raises(DtypeError, match="matmul: .*float32.*float64"):
+    with pytest.raises(DtypeError, match=r"matmul: .*float32.*float64"):
         ops.matmul(wrap(np.ones((2, 2), np.float32)), t(2, 2))
     with pytest.raises(DtypeError, match=r"einsum: .*bool"):
         ops.einsum("i,i", wrap(np.ones(2, bool)), wrap(np.ones(2, bool)))

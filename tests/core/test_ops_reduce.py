@@ -69,7 +69,8 @@ def test_a_long_float32_mean_is_right() -> None:
     assert reduce.mean(ones).numpy() == np.float32(1.0)
     assert reduce.sum(ones).numpy() == np.float32(n)
     x = np.full(n, 0.1, np.float32)
-    assert reduce.mean(wrap(x)).numpy() == pytest.approx(np.mean(x, dtype=np.float64), rel=1.2e-7)  # one unit in the last place
+    one_ulp = 1.2e-7
+    assert reduce.mean(wrap(x)).numpy() == pytest.approx(np.mean(x, dtype=np.float64), rel=one_ulp)
 
 
 def test_float32_stays_float32() -> None:

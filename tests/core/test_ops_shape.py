@@ -141,5 +141,5 @@ def test_errors_say_what_came_and_what_fits(call: Any, words: list[str]) -> None
 
 
 def test_dtypes_do_not_mix() -> None:
-    with pytest.raises(QuablaError, match="concat: .*float32.*float64.*astype"):
+    with pytest.raises(QuablaError, match=r"concat: .*float32.*float64.*astype"):
         ops.concat([wrap(np.ones(2, np.float32)), wrap(np.ones(2))])

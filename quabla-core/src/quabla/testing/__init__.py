@@ -1,6 +1,6 @@
 """For tests of functions, ops and backends: `check_grads`, and the conformance suite.
 
-Run the suite against a device with `pytest --pyargs quabla.testing.conformance --quabla-device=NAME`; without the option it
+Run the suite on a device with `pytest --pyargs quabla.testing.conformance --quabla-device=NAME`; without the option it
 runs on every device that is there.
 """
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Mismatch", "assert_close", "assert_dot_identity", "central_difference", "random_like"]
+__all__ = ["MismatchError", "assert_close", "assert_dot_identity", "central_difference", "random_like"]
 
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays], list[np.ndarray]]
 
 
-class Mismatch(AssertionError):
+class MismatchError(AssertionError):
     """Two ways to compute one thing that do not agree."""
 
 
@@ -32,13 +32,13 @@ def assert_close(what: str, got: Arrays, expected: Arrays, rtol: float, atol: fl
         atol: tolerance relative to the largest finite element, or to 1.
 
     Raises:
-        Mismatch: with the worst element.
+        MismatchError: with the worst element.
     """
     if len(got) != len(expected):
-        raise Mismatch(f"{what}: {len(got)} results, expected {len(expected)}")
+        raise MismatchError(f"{what}: {len(got)} results, expected {len(expected)}")
     for k, (a, b) in enumerate(zip(got, expected, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
-            raise Mismatch(f"{what}: result {k} is {a.dtype}{a.shape}, expected {b.dtype}{b.shape}")
+            raise MismatchError(f"{what}: result {k} is {a.dtype}{a.shape}, expected {b.dtype}{b.shape}")
         if a.dtype.kind != "f":
             wrong = np.not_equal(a, b)
         else:
@@ -48,8 +48,9 @@ def assert_close(what: str, got: Arrays, expected: Arrays, rtol: float, atol: fl
                 wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.isfinite(b) & (np.abs(a - b) <= allowed)))
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            raise Mismatch(
-                f"{what}: result {k}, element {at}: {a[at]!r}, expected {b[at]!r} ({int(wrong.sum())} of {a.size} differ)"
+            raise MismatchError(
+                f"{what}: result {k}, element {at}: {a[at]!r}, expected {b[at]!r} "
+                f"({int(wrong.sum())} of {a.size} differ)"
             )
 
 
@@ -69,7 +70,9 @@ def central_difference(f: Function, x: Arrays, t: Sequence[np.ndarray | None], s
     ]
 
 
-def assert_dot_identity(what: str, cts: Arrays, t_outs: Arrays, grads: Arrays, tangents: Arrays, tolerance: float) -> None:
+def assert_dot_identity(
+    what: str, cts: Arrays, t_outs: Arrays, grads: Arrays, tangents: Arrays, tolerance: float
+) -> None:
     """Check that <ct, J t> equals <J' ct, t>: that one computation is the transpose of the other.
 
     Args:
@@ -81,7 +84,7 @@ def assert_dot_identity(what: str, cts: Arrays, t_outs: Arrays, grads: Arrays, t
         tolerance: relative to the sum of the magnitudes of the terms.
 
     Raises:
-        Mismatch: with both numbers.
+        MismatchError: with both numbers.
     """
     left, size = 0.0, 1.0
     for a, b in zip(cts, t_outs, strict=True):
@@ -92,7 +95,7 @@ def assert_dot_identity(what: str, cts: Arrays, t_outs: Arrays, grads: Arrays, t
         right += float(np.vdot(a, b))
         size += float(np.abs(a * b).sum())
     if not abs(left - right) <= tolerance * size:
-        raise Mismatch(f"{what}: <ct, J t> = {left!r} but <J' ct, t> = {right!r}")
+        raise MismatchError(f"{what}: <ct, J t> = {left!r} but <J' ct, t> = {right!r}")
 
 
 def random_like(rng: Any, x: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The conformance table: every op, on every sample that its record gives, through every rule that it has.
 
-A check takes a `Case` and raises where the op breaks a law. It knows no op by name, so a new record is under test at once.
-The laws of derivatives are checked on programs of one node: first derivatives on the op's program, second ones by the
-same functions on the programs that the transforms made from it.
+A check takes a `Case` and raises where the op breaks a law. It knows no op by name, so a new record is under test at
+once. The laws of derivatives are checked on programs of one node: first derivatives on the op's program, second ones by
+the same functions on the programs that the transforms made from it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import OPS, Op, Refused, Sample
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype, aval_of
-from quabla.testing.numeric import Mismatch, assert_close, assert_dot_identity, central_difference, random_like
+from quabla.testing.numeric import (
+    MismatchError,
+    assert_close,
+    assert_dot_identity,
+    central_difference,
+    random_like,
+)
 from quabla.transforms import batch, forward, reverse
 
 __all__ = [
-    "CHECKS", "SOURCES", "Case", "cases", "check_batch", "check_derivative", "check_rules_agree", "check_second_derivative",
-    "check_singular_points", "check_transpose", "check_types", "check_value", "run_reference", "without_samples",
+    "CHECKS", "SOURCES", "Case", "applies", "cases", "check", "check_batch", "check_derivative", "check_rules_agree",
+    "check_second_derivative", "check_singular_points", "check_transpose", "check_types", "check_value",
+    "run_reference", "tensors", "types_of", "without_samples",
 ]  # fmt: skip
 
 # Ops without operands: nothing to sample, nothing to differentiate. They occur in the programs of `composites.py`.
@@ -152,11 +159,11 @@ def forward_agrees_with_differences(what: str, program: Program, x: Sequence[np.
             given = [t if t is None or j == i else np.zeros_like(t) for j, t in enumerate(tangents)]
             got = run_reference(forward.jvp(program), [*x, *(t for t in given if t is not None)])
             assert_close(f"{what}: JVP in operand {i}", got[len(program.outputs) :], expected, 1e-8, 1e-8)
-            assert_close(
-                f"{what}: JVP in operand {i} with the other tangents None",
-                run_reference(_jvp_in(program, i), [*x, a if (t := tangents[i]) is None else t]), got[len(program.outputs) :],
-                1e-12, 1e-12,
-            )  # fmt: skip
+            direction = tangents[i]
+            assert direction is not None
+            sparse = run_reference(_jvp_in(program, i), [*x, direction])
+            what_of = f"{what}: JVP in operand {i} with the other tangents None"
+            assert_close(what_of, sparse, got[len(program.outputs) :], 1e-12, 1e-12)
 
 
 def _jvp_in(program: Program, i: int) -> Program:
@@ -203,9 +210,9 @@ def _differentiable(case: Case) -> bool:
             forward.jvp(program)
         except UnsupportedOperationError as refused:
             if case.op.jvp.why not in str(refused) or refused.op != case.op.name:
-                raise Mismatch(f"{case}: the refusal must name the op and say why, it says {refused}") from None
+                raise MismatchError(f"{case}: the refusal must name the op and say why, it says {refused}") from None
             return False
-        raise Mismatch(f"{case}: the jvp is refused, but was made")
+        raise MismatchError(f"{case}: the jvp is refused, but was made")
     return True
 
 
@@ -218,7 +225,7 @@ def check_value(case: Case) -> None:
     outs, avals = (out, expected) if case.op.multiple else ((out,), (expected,))
     for o, a in zip(outs, avals, strict=True):
         if np.shape(o) != a.shape or np.asarray(o).dtype != a.dtype.numpy:
-            raise Mismatch(f"{case}: evaluate gives {np.asarray(o).dtype}{np.shape(o)}, infer says {a}")
+            raise MismatchError(f"{case}: evaluate gives {np.asarray(o).dtype}{np.shape(o)}, infer says {a}")
     assert_close(f"{case}: value", run_reference(case.program(), x), [np.asarray(o) for o in outs], 0.0, 0.0)
 
 
@@ -236,7 +243,7 @@ def check_types(case: Case) -> None:
         expect.append(("batch", batched.out_avals, [aval_of((BATCH, *a.shape), a.dtype) for a in program.out_avals]))
     for what, got, wanted in expect:
         if [(a.shape, a.dtype) for a in got] != [(a.shape, a.dtype) for a in wanted]:
-            raise Mismatch(f"{case}: {what}s have types {list(got)}, expected {list(wanted)}")
+            raise MismatchError(f"{case}: {what}s have types {list(got)}, expected {list(wanted)}")
 
 
 
@@ -298,7 +305,7 @@ def check_batch(case: Case) -> None:
         stacked = [np.stack([e[i] for e in examples]) if m else first[i] for i, m in enumerate(mapped)]
         batched, over = batch.vmap(program, mapped, BATCH)
         if not all(over):
-            raise Mismatch(f"{case}: the batching rule gives unmapped results")
+            raise MismatchError(f"{case}: the batching rule gives unmapped results")
         loop = [
             run_reference(program, [e[i] if m else first[i] for i, m in enumerate(mapped)]) for e in examples
         ]
@@ -320,7 +327,8 @@ def _other_operands(case: Case, k: int) -> list[np.ndarray]:
 def check_singular_points(case: Case) -> None:
     """Where all values are finite, so are first and second derivatives, and forward and reverse mode agree.
 
-    Elementwise ops are looked at element by element; they agree on NaN and infinities as well.
+    Elementwise ops are looked at element by element; they agree on NaN and infinities as well. At a kink the derivative
+    lies between those of the two sides.
     """
     if not _differentiable(case):
         return
@@ -343,13 +351,59 @@ def check_singular_points(case: Case) -> None:
         finite = np.array(all(np.isfinite(a).all() for a in (*floating(x), *values)))
         if finite:
             assert_dot_identity(f"{case}: VJP against JVP", cts, moved, grads, tangents, 1e-12)
+    _between_its_sides(case, program, x, tangents, finite)
     twice = run_reference(forward.jvp(forward.jvp(program)), [*x, *tangents, *tangents, *tangents])
     back = run_reference(forward.jvp(reverse.vjp(program)), [*x, *cts, *tangents, *cts])
     for what, arrays in (("first", moved), ("first", grads), ("second", floating(twice)), ("second", floating(back))):
         for a in arrays:
             where = finite if a.shape == finite.shape else np.broadcast_to(finite.all(), a.shape)
             if not np.isfinite(a[where]).all():
-                raise Mismatch(f"{case}: the value is finite where the {what} derivative is not: {a}")
+                raise MismatchError(f"{case}: the value is finite where the {what} derivative is not: {a}")
+
+
+def _between_its_sides(
+    case: Case, program: Program, x: Sequence[np.ndarray], tangents: Sequence[np.ndarray], finite: np.ndarray
+) -> None:
+    """Check that each directional derivative lies between the one-sided differences, where all that is finite.
+
+    Not at jumps, where the differences grow with 1 / step, and not where a rule says that there is no derivative.
+    """
+    at = [i for i, a in enumerate(x) if a.dtype.kind == "f"]
+    step = 1e-4
+    moving = [i for i in at if _moves(program, i)]
+    for chosen in [moving, *([i] for i in moving)]:
+        t = [tangents[at.index(i)] if i in chosen else None for i in range(len(x))]
+        given = [np.zeros_like(x[i]) if t[i] is None else t[i] for i in at]
+        n = len(program.outputs)
+        moved = run_reference(forward.jvp(program), [*x, *given])[n:]
+        sides = []
+        here = floating(run_reference(program, x))
+        for h in (step, -step):
+            there = floating(run_reference(program, [a if b is None else a + h * b for a, b in zip(x, t, strict=True)]))
+            with np.errstate(invalid="ignore"):
+                sides.append([(b - a) / h for a, b in zip(here, there, strict=True)])
+        for got, left, right in zip(moved, *sides, strict=True):
+            if got.dtype.name != case.dtype.name:
+                continue  # the rounding of a cast is larger than the step
+            low, high = np.fmin(left, right) - 1e-2, np.fmax(left, right) + 1e-2
+            bounded = np.isfinite(left) & np.isfinite(right) & (np.abs(left) + np.abs(right) < 0.1 / step)
+            bounded &= finite if finite.shape == got.shape else finite.all()
+            if not ((low <= got) & (got <= high))[bounded].all():
+                raise MismatchError(
+                    f"{case}: the derivative in operands {chosen} is {got}, and the one-sided differences are {left} "
+                    f"and {right}"
+                )
+
+
+def _moves(program: Program, i: int) -> bool:
+    """Whether a rule says that the outputs depend on input `i`: whether their tangents are not None."""
+
+    def run(*args: Any) -> list[Any]:
+        tangents = [args[-1] if j == i else None for j in range(len(program.inputs))]
+        moved = forward.jvp_values(args[0].frame, program, args[:-1], tangents)[1]
+        return [t for t in moved if t is not None]
+
+    return bool(trace(run, [*program.in_avals, program.in_avals[i]])[0].outputs)
 
 
 def _halves(arrays: list[np.ndarray], n: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
