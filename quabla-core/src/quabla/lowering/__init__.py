@@ -1,0 +1,1 @@
+"""From a Program to fused loop nests, products and a buffer plan: what backends that generate code share."""

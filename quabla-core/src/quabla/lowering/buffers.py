@@ -1,0 +1,55 @@
+"""Where arrays live: offsets in the output block, and one workspace in which temporaries share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quabla.lowering.loops import Buffer, Kernel, Load, Product, Reduce, Store
+
+__all__ = ["ALIGNMENT", "aligned", "assign", "touched"]
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def touched(step: Kernel | Product) -> set[Buffer]:
+    """The buffers that a step reads or writes."""
+    if isinstance(step, Product):
+        return {step.left, step.right, step.out}
+    return {e.buffer for e in step.body if isinstance(e, (Load, Store, Reduce))}
+
+
+def assign(steps: Sequence[Kernel | Product]) -> int:
+    """Give every temporary its offset in the workspace; those never alive at the same step may share memory.
+
+    Returns:
+        The size of the workspace in bytes.
+    """
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for i, step in enumerate(steps):
+        for buffer in touched(step):
+            if buffer.kind == "temporary":
+                first.setdefault(buffer, i)
+                last[buffer] = i
+    # First fit: a gap between those alive at the same time.
+    placed: list[tuple[int, int, Buffer]] = []  # offset, end, buffer: alive now, sorted by offset
+    total = 0
+    for buffer in sorted(first, key=lambda x: (first[x], x.index)):
+        placed = [entry for entry in placed if last[entry[2]] >= first[buffer]]
+        nbytes = aligned(buffer.size * buffer.dtype.itemsize)
+        at = 0
+        slot = len(placed)
+        for i, (offset, end, _) in enumerate(placed):
+            if offset - at >= nbytes:
+                slot = i
+                break
+            at = end
+        buffer.offset = at
+        placed.insert(slot, (at, at + nbytes, buffer))
+        total = max(total, at + nbytes)
+    return total

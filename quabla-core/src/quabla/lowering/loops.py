@@ -1,0 +1,194 @@
+"""The loop-nest form: what a backend prints as code.
+
+A `Kernel` visits every point of a rectangular domain once, in any order. Its body is a list in static single assignment
+form: an entry names earlier ones by their position. Loads and stores are affine: an offset and a stride per axis of the
+domain, in elements. A `Reduce` combines the values along some axes and stores one result per point of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from quabla.dtypes import dtype
+
+__all__ = ["Apply", "Buffer", "Kernel", "Load", "Product", "Reduce", "Scalar", "Store", "collapse", "restrict"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory of one array.
+
+    Attributes:
+        kind: "input", "output", "constant" or "temporary".
+        dtype: the element type.
+        size: the number of elements.
+        index: which input, output or constant; the number of a temporary.
+        offset: where in the output block or the workspace it begins, in bytes; set when all kernels are known.
+    """
+
+    kind: str
+    dtype: dtype
+    size: int
+    index: int
+    offset: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self.kind}{self.index}"
+
+
+class Load(NamedTuple):
+    """An element of a buffer."""
+
+    buffer: Buffer
+    offset: int
+    strides: Shape
+
+
+class Scalar(NamedTuple):
+    """A constant."""
+
+    value: Any
+    dtype: dtype
+
+
+class Apply(NamedTuple):
+    """An elementwise op on earlier entries; `dtype` is that of the result."""
+
+    op: str
+    args: tuple[int, ...]
+    params: dict[str, Any]
+    dtype: dtype
+
+
+class Store(NamedTuple):
+    """Store an earlier entry at every point."""
+
+    value: int
+    buffer: Buffer
+    offset: int
+    strides: Shape
+
+
+class Reduce(NamedTuple):
+    """Combine an earlier entry along `axes`; the strides along those are 0. `op` is "sum", "max", "min", "any", "all"."""
+
+    op: str
+    value: int
+    axes: frozenset[int]
+    buffer: Buffer
+    offset: int
+    strides: Shape
+
+
+Entry = Load | Scalar | Apply | Store | Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A loop nest: the extents of its domain (none is 1) and its body."""
+
+    domain: Shape
+    body: tuple[Entry, ...]
+
+
+class Axis(NamedTuple):
+    """An axis of a product: its extent and the strides of the left operand, the right operand and the result."""
+
+    extent: int
+    left: int
+    right: int
+    out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """out[batch, m, n] = sum over k of left[batch, m, k] * right[batch, k, n], each axis a list of strided ones.
+
+    The result is contiguous. Axes of extent 1 are dropped and neighbours merged where all strides allow it.
+    """
+
+    batch: tuple[Axis, ...]
+    m: tuple[Axis, ...]
+    n: tuple[Axis, ...]
+    k: tuple[Axis, ...]
+    left: Buffer
+    left_offset: int
+    right: Buffer
+    right_offset: int
+    out: Buffer
+    dtype: dtype
+
+
+def collapse(kernel: Kernel) -> Kernel:
+    """The kernel with neighbouring axes merged wherever every access allows it."""
+    domain, body = kernel.domain, kernel.body
+    if len(domain) < 2:
+        return kernel
+    accesses = [e for e in body if isinstance(e, (Load, Store, Reduce))]
+    joined = [0]  # old axis -> new axis
+    for a in range(1, len(domain)):
+        n = domain[a]
+        mergeable = all(
+            [
+                e.strides[a - 1] == e.strides[a] * n
+                and (not isinstance(e, Reduce) or (a in e.axes) == (a - 1 in e.axes))
+                for e in accesses
+            ]
+        )
+        joined.append(joined[-1] + (not mergeable))
+    if joined[-1] == len(domain) - 1:
+        return kernel
+    extents = [1] * (joined[-1] + 1)
+    last = [0] * len(extents)
+    for a, to in enumerate(joined):
+        extents[to] *= domain[a]
+        last[to] = a  # the stride of a merged axis is that of its last part
+    merged: list[Entry] = []
+    for e in body:
+        if isinstance(e, Reduce):
+            e = e._replace(strides=tuple([e.strides[a] for a in last]), axes=frozenset([joined[a] for a in e.axes]))
+        elif isinstance(e, (Load, Store)):
+            e = e._replace(strides=tuple([e.strides[a] for a in last]))
+        merged.append(e)
+    return Kernel(tuple(extents), tuple(merged))
+
+
+def merge_axes(axes: list[Axis]) -> tuple[Axis, ...]:
+    """Axes of a product without those of extent 1, neighbours merged where all three strides allow it."""
+    out: list[Axis] = []
+    for axis in axes:
+        if axis.extent == 1:
+            continue
+        if out:
+            before = out[-1]
+            if before[1:] == tuple([s * axis.extent for s in axis[1:]]):
+                out[-1] = Axis(before.extent * axis.extent, *axis[1:])
+                continue
+        out.append(axis)
+    return tuple(out)
+
+
+def restrict(kernel: Kernel, roots: list[int]) -> Kernel:
+    """The kernel with only these stores and reductions, and what they need."""
+    needed = set(roots)
+    for i in range(len(kernel.body) - 1, -1, -1):
+        if i in needed:
+            e = kernel.body[i]
+            if isinstance(e, Apply):
+                needed.update(e.args)
+            elif isinstance(e, (Store, Reduce)):
+                needed.add(e.value)
+    place: dict[int, int] = {}
+    body: list[Entry] = []
+    for i, e in enumerate(kernel.body):
+        if i in needed:
+            if isinstance(e, Apply):
+                e = e._replace(args=tuple([place[a] for a in e.args]))
+            elif isinstance(e, (Store, Reduce)):
+                e = e._replace(value=place[e.value])
+            place[i] = len(body)
+            body.append(e)
+    return Kernel(kernel.domain, tuple(body))

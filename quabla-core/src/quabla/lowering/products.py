@@ -1,0 +1,73 @@
+"""Products with a thin operand, as elementwise products and sums that fuse with their neighbours.
+
+An outer product (contracted extent 1) is a product of broadcast operands; a matrix times a vector is a product summed
+over an axis. What remains of `dot_general` has at least two rows, columns and terms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from quabla.ir.program import Value
+from quabla.lowering.passes import Rewriter, rule
+
+__all__ = ["free_axes"]
+
+Axes = tuple[int, ...]
+
+
+def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
+    """The axes that are neither contracted nor batched."""
+    return tuple(a for a in range(ndim) if a not in contract and a not in batch)
+
+
+def _extent(x: Value, axes: Axes) -> int:
+    return math.prod([x.shape[a] for a in axes])
+
+
+@rule("dot_general")
+def _thin(r: Rewriter, xs: Any, params: Any) -> Value | None:
+    lhs, rhs = xs
+    if lhs.dtype.kind != "f":
+        return None
+    (lc, rc), (lb, rb) = params["contract"], params["batch"]
+    lf, rf = free_axes(lhs.ndim, lc, lb), free_axes(rhs.ndim, rc, rb)
+    if _extent(lhs, lc) == 1:
+        return _outer(r, lhs, rhs, (lb, rb), (lf, rf), (lc, rc))
+    shape = (*[lhs.shape[a] for a in (*lb, *lf)], *[rhs.shape[a] for a in rf])
+    if _extent(rhs, rf) == 1:
+        return _times_vector(r, lhs, rhs, (lb, lf, lc), (rb, rf, rc), shape)
+    if _extent(lhs, lf) == 1:
+        return _times_vector(r, rhs, lhs, (rb, rf, rc), (lb, lf, lc), shape)
+    return None
+
+
+def _moved(r: Rewriter, x: Value, order: Axes, dropped: Axes) -> Value:
+    """`x` with its axes in this order; those dropped have extent 1."""
+    out = r.apply("transpose", x, perm=(*order, *dropped))
+    return r.apply("reshape", out, shape=tuple([x.shape[a] for a in order]))  # type: ignore[no-any-return]
+
+
+def _outer(r: Rewriter, lhs: Value, rhs: Value, batch: Any, free: Any, contract: Any) -> Value:
+    (lb, rb), (lf, rf), (lc, rc) = batch, free, contract
+    shape = (*[lhs.shape[a] for a in (*lb, *lf)], *[rhs.shape[a] for a in rf])
+    nb, nl = len(lb), len(lf)
+    x = r.apply("broadcast", _moved(r, lhs, (*lb, *lf), lc), shape=shape, dims=tuple(range(nb + nl)))
+    dims = (*range(nb), *range(nb + nl, len(shape)))
+    y = r.apply("broadcast", _moved(r, rhs, (*rb, *rf), rc), shape=shape, dims=dims)
+    return r.apply("mul", x, y)  # type: ignore[no-any-return]
+
+
+def _times_vector(r: Rewriter, matrix: Value, vector: Value, of_matrix: Any, of_vector: Any, shape: Axes) -> Value:
+    # In the axis order of the matrix, which is read once; the vector is spread over it.
+    (mb, mf, mc), (vb, vf, vc) = of_matrix, of_vector
+    place = dict(zip((*vb, *vc), (*mb, *mc), strict=True))
+    order = tuple(sorted(place, key=lambda a: place[a]))
+    spread = r.apply(
+        "broadcast", _moved(r, vector, order, vf), shape=matrix.shape, dims=tuple([place[a] for a in order])
+    )
+    out = r.apply("reduce_sum", r.apply("mul", matrix, spread), axes=tuple(sorted(mc)))
+    kept = [a for a in range(matrix.ndim) if a not in mc]
+    out = r.apply("transpose", out, perm=tuple([kept.index(a) for a in (*mb, *mf)]))
+    return r.apply("reshape", out, shape=shape)  # type: ignore[no-any-return]

@@ -1,0 +1,143 @@
+"""`CpuBackend`: programs as native code for the host's processor."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quabla.arrays.tensor import Tensor
+from quabla.errors import UnsupportedOperationError
+from quabla.ir.op import OPS
+from quabla.ir.program import Program
+from quabla.lowering import fuse
+from quabla.lowering.passes import simplify
+from quabla_cpu import blas, engine, vectormath
+from quabla_cpu.codegen import ENTRY, Generated, generate
+from quabla_cpu.executable import CpuExecutable
+from quabla_cpu.pointwise import POINTWISE
+
+if TYPE_CHECKING:
+    from quabla.backends.capabilities import BackendCapabilities
+    from quabla_cpu.plan import CpuTrainingPlan
+
+__all__ = ["CpuBackend", "CpuLowered", "compile_program"]
+
+
+def knows(name: str) -> bool:
+    """Whether the CPU has code for the op of this name."""
+    op = OPS[name]
+    return fuse.handles(op) and (op.family not in ("elementwise", "compare") or name in POINTWISE)
+
+
+@dataclass(frozen=True)
+class CpuLowered:
+    """A program as fused kernels, not yet compiled."""
+
+    program: Program
+    device: str
+    plan: fuse.Plan
+
+    def as_text(self) -> str:
+        """The LLVM code."""
+        return self.generate().text
+
+    def generate(self) -> Generated:
+        """The code for this machine."""
+        host = engine.host()
+        return generate(self.plan, host.vector_bytes, host.has_fma, engine.function_attributes())
+
+
+class CpuBackend:
+    """Native code for the processor that Python runs on."""
+
+    platform = "cpu"
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        """All dtypes; results are the same bits on every run."""
+        from quabla.backends.capabilities import BackendCapabilities
+
+        ops = tuple(sorted([n for n, op in OPS.items() if knows(n) or op.decompose is not None]))
+        return BackendCapabilities(
+            dtypes=("float64", "float32", "bool", "int64"), ops=ops, determinism="bitwise", native_float64=True
+        )
+
+    def devices(self) -> Sequence[str]:
+        """The one device."""
+        return (self.platform,)
+
+    def lower(self, program: Program, device: str) -> CpuLowered:
+        """Simplify and fuse a program.
+
+        Raises:
+            UnsupportedOperationError: for an op without code, naming op, operand types and device.
+        """
+        simple = simplify(program, knows)
+        for node in simple.nodes:
+            if not knows(node.op.name):
+                operands = " and ".join([repr(v.aval) for v in node.inputs]) or "no operands"
+                raise UnsupportedOperationError(
+                    f"{node.op.name}: device {device!r} has no code for this operation on {operands}; "
+                    "run it on another device (quabla.devices() lists them)",
+                    op=node.op.name,
+                    device=device,
+                )
+        return CpuLowered(program, device, fuse.fuse(simple))
+
+    def compile(self, lowered: CpuLowered) -> CpuExecutable:
+        """Make a lowered program runnable. The first call in a process imports llvmlite."""
+        generated = lowered.generate()
+        plan = lowered.plan
+        code = compile_program(generated)
+        return CpuExecutable(
+            lowered.program.in_avals,
+            lowered.program.out_avals,
+            plan.out_offsets,
+            plan.out_nbytes,
+            generated.workspace_nbytes,
+            code.library.address(ENTRY),
+            code,
+        )
+
+    def training_plan(
+        self, program: Program, device: str, state: Sequence[Tensor], data: Sequence[Tensor]
+    ) -> CpuTrainingPlan:
+        """Make a training step resident: its state and data stay in one place, and a step is one native call."""
+        from quabla_cpu.plan import CpuTrainingPlan
+
+        return CpuTrainingPlan(self.compile(self.lower(program, device)), state, data)
+
+
+class Compiled:
+    """Linked machine code, with the arrays that it refers to."""
+
+    __slots__ = ("__weakref__", "constants", "library")
+
+    def __init__(self, library: engine.Library, constants: tuple[Tensor, ...]) -> None:
+        self.library = library
+        self.constants = constants
+
+
+_compiled: weakref.WeakValueDictionary[object, Compiled] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def compile_program(generated: Generated) -> Compiled:
+    """Compile and link code, once per process for equal text and constants."""
+    key = generated.text, tuple([id(tensor) for _, tensor in generated.constants])
+    with _lock:
+        found = _compiled.get(key)
+    if found is not None:
+        return found
+    imports = dict(vectormath.library(generated.math).imports)
+    for name in generated.blas:
+        imports[name] = blas.address(name)
+    for symbol, tensor in generated.constants:
+        imports[symbol] = tensor.address
+    library = engine.link([engine.compile(generated.text)], [ENTRY], imports)
+    made = Compiled(library, tuple([tensor for _, tensor in generated.constants]))
+    with _lock:
+        return _compiled.setdefault(key, made)

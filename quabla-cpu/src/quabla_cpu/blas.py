@@ -1,0 +1,57 @@
+"""Addresses of BLAS functions inside SciPy, for native code to call.
+
+SciPy publishes its BLAS as function pointers for Cython. Only the extension module that holds them is loaded: importing
+all of `scipy.linalg` takes five times as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+import threading
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["address"]
+
+_lock = threading.Lock()
+_addresses: dict[str, int] = {}
+
+
+def address(name: str) -> int:
+    """The address of a BLAS function, such as `"dgemm"`; integers are 32 bits wide. Imports SciPy at first.
+
+    Raises:
+        KeyError: SciPy's BLAS has no function of that name.
+    """
+    found = _addresses.get(name)
+    if found is None:
+        with _lock:
+            found = _addresses[name] = _pointer(_extension("scipy.linalg.cython_blas").__pyx_capi__[name])
+    return found
+
+
+def _extension(name: str) -> ModuleType:
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return loaded
+    try:
+        import scipy
+
+        spec = PathFinder.find_spec(name, [scipy.__path__[0] + "/linalg"])
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception:  # whatever a future SciPy changes: the ordinary import is right, only slower
+        return importlib.import_module(name)
+
+
+def _pointer(capsule: Any) -> int:
+    api = ctypes.pythonapi
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", api))
+    pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
+    return int(pointer_of(capsule, name_of(capsule)))

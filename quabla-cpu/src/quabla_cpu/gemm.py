@@ -1,0 +1,307 @@
+"""Matrix products: register-tiled loops for small ones, BLAS for large ones.
+
+A tile of the result is `rows` x `vectors` accumulators that stay in registers while k runs. One operand is read as
+vectors, the other one element at a time, spread over the lanes; either operand may be the one that is read as vectors,
+and any strides are allowed. As in `schedule.py` the last tile of an axis starts earlier where the extent is no multiple,
+so there is no code for remainders: results that are computed twice are stored twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from quabla.lowering.loops import Axis, Product
+from quabla_cpu import text
+from quabla_cpu.kernels import Code, load, memory_type, store
+from quabla_cpu.pointwise import register_type
+from quabla_cpu.text import Builder, Value
+
+__all__ = ["BLAS_FROM", "write_product"]
+
+BLAS_FROM = 1_000_000
+"""Multiplications from which a product is given to BLAS."""
+
+_UNIT = Axis(1, 0, 0, 0)
+_UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
+
+
+@dataclass(frozen=True)
+class _Side:
+    """An axis of the result that belongs to one operand: extent, stride in the operand, stride in the result."""
+
+    extent: int
+    stride: int
+    out: int
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """The operand read as vectors, the other one, and the tile.
+
+    Attributes:
+        flipped: whether the left operand is the one read as vectors.
+        lanes: lanes of a vector.
+        vectors: vectors of a tile.
+        rows: rows of a tile.
+        packed: whether the vectors are first copied into rows.
+        cost: instructions, about.
+    """
+
+    flipped: bool
+    lanes: int
+    vectors: int
+    rows: int
+    packed: bool
+    cost: float
+
+
+def write_product(code: Code, p: Product) -> None:
+    """Write a product."""
+    m, outer_m = _main(p.m)
+    n, outer_n = _main(p.n)
+    count = math.prod([a.extent for a in (*p.m, *p.n, *p.k)])
+    calls = _blas_flags(p, m, n) if count >= BLAS_FROM else None
+    b = code.b
+    d = p.dtype
+    element = memory_type(d)
+    left = b.gep(element, code.pointers[p.left], p.left_offset)
+    right = b.gep(element, code.pointers[p.right], p.right_offset)
+    out = code.pointers[p.out]
+    with ExitStack() as loops:
+        for axis in (*p.batch, *outer_m, *outer_n):
+            i = loops.enter_context(b.loop(0, axis.extent))
+            left = _advance(b, element, left, i, axis.left)
+            right = _advance(b, element, right, i, axis.right)
+            out = _advance(b, element, out, i, axis.out)
+        if calls is not None:
+            _write_blas(code, p, m, n, calls, left, right, out)
+            return
+        k = p.k or (_UNIT,)
+        tiling = _best(code, m, n, k, d.itemsize)
+        if tiling.flipped:
+            vector, row = _Side(m.extent, m.left, m.out), _Side(n.extent, n.right, n.out)
+            terms = [(a.extent, a.left, a.right) for a in k]
+            _Tiles(code, p, tiling, vector, row, terms).write(left, right, out)
+        else:
+            vector, row = _Side(n.extent, n.right, n.out), _Side(m.extent, m.left, m.out)
+            terms = [(a.extent, a.right, a.left) for a in k]
+            _Tiles(code, p, tiling, vector, row, terms).write(right, left, out)
+
+
+def _main(axes: tuple[Axis, ...]) -> tuple[Axis, tuple[Axis, ...]]:
+    """The axis to tile, the last of the largest, and the others, which become loops."""
+    if not axes:
+        return _UNIT, ()
+    i = max(range(len(axes)), key=lambda j: (axes[j].extent, j))
+    return axes[i], axes[:i] + axes[i + 1 :]
+
+
+def _advance(b: Builder, element: str, base: Value, i: Value, stride: int) -> Value:
+    if stride == 0:
+        return base
+    return b.gep(element, base, i if stride == 1 else b.mul(i, text.constant("i64", stride), "nsw"))
+
+
+# --- the choice of tiles ----------------------------------------------------------------------------------------------
+
+
+def _best(code: Code, m: Axis, n: Axis, k: Sequence[Axis], itemsize: int) -> _Tiling:
+    widest = code.vector_bytes // itemsize
+    registers = 24 if code.vector_bytes == 64 else 12  # accumulators
+    terms = math.prod([a.extent for a in k])
+    choices = [
+        _tiling(False, _Side(n.extent, n.right, n.out), m.extent, terms, widest, registers),
+        _tiling(True, _Side(m.extent, m.left, m.out), n.extent, terms, widest, registers),
+    ]
+    return min(choices, key=lambda t: t.cost)
+
+
+def _tiling(flipped: bool, v: _Side, rows: int, terms: int, widest: int, registers: int) -> _Tiling:
+    lanes = 1
+    while 2 * lanes <= min(widest, v.extent):
+        lanes *= 2
+    vectors = _even(-(-v.extent // lanes), 4 if registers >= 24 else 3)
+    per_tile = _even(rows, min(registers // vectors, 8))
+    tiles = -(-v.extent // (lanes * vectors)) * -(-rows // per_tile)
+    strided = v.stride != 1 and lanes > 1
+    packed = strided and rows > per_tile
+    loads = vectors * (1.0 if packed or not strided else 1.5 * lanes)
+    cost = tiles * terms * (vectors * per_tile + loads + per_tile)
+    cost += tiles * vectors * per_tile * (1.0 if v.out == 1 or lanes == 1 else 2.0 * lanes)
+    cost += 1.5 * terms * v.extent * packed
+    return _Tiling(flipped, lanes, vectors, per_tile, packed, cost)
+
+
+def _even(count: int, most: int) -> int:
+    """The size of tiles, at most `most`, that covers `count` with the least work done twice; the largest of those."""
+    return min(range(1, min(count, most) + 1), key=lambda size: (-(-count // size) * size + 2 * -(-count // size), -size))
+
+
+# --- tiled loops ------------------------------------------------------------------------------------------------------
+
+
+class _Tiles:
+    """The loops over the tiles of one matrix product."""
+
+    def __init__(
+        self, code: Code, p: Product, tiling: _Tiling, v: _Side, r: _Side, terms: list[tuple[int, int, int]]
+    ) -> None:
+        self.code, self.b, self.d, self.t = code, code.b, p.dtype, tiling
+        self.v, self.r, self.terms = v, r, terms
+        self.element = memory_type(p.dtype)
+        self.kind = register_type(p.dtype, tiling.lanes)
+
+    def write(self, vectors: Value, splats: Value, out: Value) -> None:
+        """Write all tiles; the operand that is read as vectors comes first."""
+        if self.t.packed:
+            vectors = self._pack(vectors)
+        b, t = self.b, self.t
+        with ExitStack() as loops:
+            column, starts = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
+            vectors = _advance(b, self.element, vectors, column, self.v.stride) if column else vectors
+            out = _advance(b, self.element, out, column, self.v.out) if column else out
+            row, rows = self._tiles(loops, self.r.extent, 1, t.rows)
+            splats = _advance(b, self.element, splats, row, self.r.stride) if row else splats
+            out = _advance(b, self.element, out, row, self.r.out) if row else out
+            zero = text.constant(self.kind, 0)
+            sums = self._sums(0, vectors, splats, [zero] * (len(starts) * len(rows)), starts, rows)
+            for j, i in enumerate(rows):
+                for g, start in enumerate(starts):
+                    at = b.gep(self.element, out, i * self.r.out + start * self.v.out)
+                    store(b, self.d, sums[j * len(starts) + g], at, self.v.out)
+
+    def _tiles(self, loops: ExitStack, extent: int, unit: int, count: int) -> tuple[Value | None, list[int]]:
+        """A loop over tiles of `count` units, unless there is only one; and where the units begin within a tile."""
+        size = unit * count
+        if size >= extent:
+            return None, [min(i * unit, extent - unit) for i in range(count)]
+        index = loops.enter_context(self.b.loop(0, extent, size))
+        if extent % size:
+            index = self.b.intrinsic("smin", index, text.constant("i64", extent - size))
+        return index, [i * unit for i in range(count)]
+
+    def _sums(
+        self, depth: int, vectors: Value, splats: Value, sums: list[Value], starts: list[int], rows: list[int]
+    ) -> list[Value]:
+        b = self.b
+        extent, v_stride, s_stride = self.terms[depth]
+        inner: Callable[[Value, Value, list[Value]], list[Value]]
+        if depth + 1 < len(self.terms):
+            def inner(x: Value, y: Value, z: list[Value]) -> list[Value]:
+                return self._sums(depth + 1, x, y, z, starts, rows)
+        else:
+            def inner(x: Value, y: Value, z: list[Value]) -> list[Value]:
+                return self._term(x, y, z, starts, rows)
+            if extent * len(sums) <= _UNROLLED or extent <= 2:
+                for i in range(extent):
+                    x = b.gep(self.element, vectors, i * v_stride) if i else vectors
+                    y = b.gep(self.element, splats, i * s_stride) if i else splats
+                    sums = inner(x, y, sums)
+                return sums
+        with b.carry(0, extent, sums) as (i, loop):
+            x = _advance(b, self.element, vectors, i, v_stride)
+            y = _advance(b, self.element, splats, i, s_stride)
+            loop.update(*inner(x, y, loop.values))
+        return loop.results
+
+    def _term(
+        self, vectors: Value, splats: Value, sums: list[Value], starts: list[int], rows: list[int]
+    ) -> list[Value]:
+        b, lanes = self.b, self.t.lanes
+        xs = []
+        for start in starts:
+            at = b.gep(self.element, vectors, start * self.v.stride) if start else vectors
+            xs.append(load(b, self.d, at, lanes, self.v.stride))
+        out = []
+        for j, i in enumerate(rows):
+            at = b.gep(self.element, splats, i * self.r.stride) if i else splats
+            y = b.splat(load(b, self.d, at), lanes)
+            for g, x in enumerate(xs):
+                z = sums[j * len(starts) + g]
+                out.append(b.fma(x, y, z) if self.code.fma else b.fadd(b.fmul(x, y), z))
+        return out
+
+    def _pack(self, vectors: Value) -> Value:
+        """Copy the operand that is read as vectors into rows, one per term of the sum."""
+        b, v = self.b, self.v
+        width = v.extent
+        terms = math.prod([extent for extent, _, _ in self.terms])
+        space = self.code.scratch(terms * width * self.d.itemsize)
+        strides = []  # of the terms in the packed copy
+        step = width
+        for extent, _, _ in reversed(self.terms):
+            strides.append(step)
+            step *= extent
+        strides.reverse()
+        with ExitStack() as loops:
+            source, to = vectors, space
+            for (extent, v_stride, _), stride in zip(self.terms, strides, strict=True):
+                i = loops.enter_context(b.loop(0, extent))
+                source = _advance(b, self.element, source, i, v_stride)
+                to = _advance(b, self.element, to, i, stride)
+            column, starts = self._tiles(loops, width, self.t.lanes, self.t.vectors)
+            source = _advance(b, self.element, source, column, v.stride) if column else source
+            to = _advance(b, self.element, to, column, 1) if column else to
+            for start in starts:
+                at = b.gep(self.element, source, start * v.stride) if start else source
+                x = load(b, self.d, at, self.t.lanes, v.stride)
+                store(b, self.d, x, b.gep(self.element, to, start) if start else to)
+        self.v = _Side(width, 1, v.out)
+        self.terms = [(extent, stride, s) for (extent, _, s), stride in zip(self.terms, strides, strict=True)]
+        return space
+
+
+# --- BLAS -------------------------------------------------------------------------------------------------------------
+
+
+def _blas_flags(p: Product, m: Axis, n: Axis) -> tuple[str, int, str, int, int] | None:
+    """Whether the left operand is transposed, its leading dimension, the same of the right, and that of the result.
+
+    None where the strides are none that BLAS knows.
+    """
+    if len(p.k) != 1 or n.out != 1 or m.out < n.extent or max(m.extent, n.extent, p.k[0].extent, m.out) >= 2**31:
+        return None
+    (k,) = p.k
+    left = _leading(m.left, m.extent, k.left, k.extent)
+    right = _leading(k.right, k.extent, n.right, n.extent)
+    if left is None or right is None:
+        return None
+    return (*left, *right, m.out)
+
+
+def _leading(row: int, rows: int, column: int, columns: int) -> tuple[str, int] | None:
+    if column == 1 and columns <= row < 2**31:
+        return "N", row
+    if row == 1 and rows <= column < 2**31:
+        return "T", column
+    return None
+
+
+def _write_blas(
+    code: Code, p: Product, m: Axis, n: Axis, flags: tuple[str, int, str, int, int], left: Value, right: Value, out: Value
+) -> None:
+    # BLAS stores columns one after another: the transposed product of the transposed operands, in reverse order.
+    b = code.b
+    name, real = ("dgemm", "double") if p.dtype.name == "float64" else ("sgemm", "float")
+    code.blas.add(name)
+
+    def integer(x: int) -> Value:
+        return code.b.module.array(f"blas_int_{x}", "i32", [x], 4)
+
+    def letter(x: str) -> Value:
+        return code.b.module.array(f"blas_{x}", "i8", [ord(x)], 1)
+
+    def number(x: float) -> Value:
+        return code.b.module.array(f"blas_{real}_{int(x)}", real, [x], 8)
+
+    left_flag, left_leading, right_flag, right_leading, leading = flags
+    b.call(
+        name, "void",
+        letter(right_flag), letter(left_flag),
+        integer(n.extent), integer(m.extent), integer(p.k[0].extent),
+        number(1.0), right, integer(right_leading), left, integer(left_leading),
+        number(0.0), out, integer(leading),
+    )  # fmt: skip

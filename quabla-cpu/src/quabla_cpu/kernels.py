@@ -1,0 +1,378 @@
+"""Loop nests as LLVM code: explicit vectors, every value computed in the outermost loop that it can be.
+
+An entry of a kernel that does not vary along the vector axis is a scalar, computed once and spread over the lanes where
+vectors need it. One that varies is one vector per vector of the tile. Its *level* is the number of loops that it must be
+inside of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from quabla.dtypes import dtype
+from quabla.lowering.loops import Apply, Buffer, Kernel, Load, Reduce, Scalar, Store
+from quabla_cpu import text
+from quabla_cpu.pointwise import POINTWISE, maximum, minimum, register_type
+from quabla_cpu.schedule import Schedule, schedules
+from quabla_cpu.text import Builder, Value
+
+__all__ = ["Code", "write_kernel"]
+
+_MEMORY = {"float64": "double", "float32": "float", "int64": "i64", "bool": "i8"}
+
+
+class Code:
+    """The function being written.
+
+    Attributes:
+        b: its builder.
+        vector_bytes: the width of vectors.
+        fma: whether the machine multiplies and adds in one instruction.
+        pointers: the address of each buffer.
+        blas: the BLAS functions used so far.
+        known: what is in registers already: values at the top level of the function, by where in memory they are.
+    """
+
+    def __init__(self, b: Builder, vector_bytes: int, fma: bool) -> None:
+        self.b = b
+        self.vector_bytes = vector_bytes
+        self.fma = fma
+        self.pointers: dict[Buffer, Value] = {}
+        self.known: dict[Any, Value] = {}
+        self.blas: set[str] = set()
+        self.scratches: dict[int, Value] = {}
+
+    def scratch(self, nbytes: int) -> Value:
+        """Memory on the native stack that is used at once and not kept: later calls return the same again."""
+        found = self.scratches.get(nbytes)
+        if found is None:
+            found = self.scratches[nbytes] = self.b.alloca("i8", nbytes, 64)
+        return found
+
+
+def memory_type(d: dtype, lanes: int = 1) -> str:
+    """The LLVM type of elements in memory."""
+    return text.vector(_MEMORY[d.name], lanes)
+
+
+def load(b: Builder, d: dtype, address: Value, lanes: int = 1, stride: int = 1) -> Value:
+    """Load `lanes` elements that are `stride` elements apart, as the type that registers hold."""
+    kind = memory_type(d, lanes)
+    if lanes == 1 or stride == 1:
+        x = b.load(kind, address, d.itemsize)
+    elif stride == -1:
+        x = b.load(kind, b.gep(_MEMORY[d.name], address, 1 - lanes), d.itemsize)
+        x = b.shuffle(x, None, list(range(lanes - 1, -1, -1)))
+    else:
+        element = _MEMORY[d.name]
+        x = Value("poison", kind)
+        for lane in range(lanes):
+            at = b.gep(element, address, lane * stride) if lane else address
+            x = b.insert(x, b.load(element, at), lane)
+    return b.icmp("ne", x, text.constant(kind, 0)) if d.name == "bool" else x
+
+
+def store(b: Builder, d: dtype, x: Value, address: Value, stride: int = 1) -> None:
+    """Store the lanes of a register `stride` elements apart."""
+    if d.name == "bool":
+        x = b.zext(x, "i8")
+    lanes = text.lanes(x.type)
+    if lanes == 1 or stride == 1:
+        b.store(x, address, d.itemsize)
+        return
+    if stride == -1:
+        b.store(b.shuffle(x, None, list(range(lanes - 1, -1, -1))), b.gep(_MEMORY[d.name], address, 1 - lanes), d.itemsize)
+        return
+    for lane in range(lanes):
+        b.store(b.extract(x, lane), b.gep(_MEMORY[d.name], address, lane * stride) if lane else address)
+
+
+def write_kernel(code: Code, kernel: Kernel) -> None:
+    """Write the loops of a kernel."""
+    for schedule in schedules(kernel, code.vector_bytes):
+        _Nest(code, schedule).write()
+
+
+class _Folding:
+    """How a reduction combines values: neutral element, combination, and the type of the accumulator."""
+
+    def __init__(self, op: str, d: dtype) -> None:
+        self.op = op
+        # float32 sums are accumulated in float64, like their definition.
+        self.type = "double" if op == "sum" and d.name == "float32" else register_type(d)
+        floating = text.is_float(self.type)
+        if op == "sum":
+            self.neutral: float = -0.0 if floating else 0  # -0.0 + x is x, even for x = -0.0
+        elif op in ("max", "any"):
+            self.neutral = -math.inf if floating else 0 if self.type == "i1" else -(2**63)
+        else:
+            self.neutral = math.inf if floating else 1 if self.type == "i1" else 2**63 - 1
+
+    def combine(self, b: Builder) -> Callable[[Value, Value], Value]:
+        if self.op == "sum":
+            return b.fadd if text.is_float(self.type) else b.add
+        pick = maximum if self.op in ("max", "any") else minimum
+        return lambda x, y: pick(b, x, y)
+
+    def across(self, b: Builder, x: Value) -> Value:
+        """All lanes combined."""
+        if self.type == "i1":
+            return b.any(x) if self.op in ("max", "any") else b.all(x)
+        return b.reduce(x, self.combine(b))
+
+
+class _Nest:
+    """One loop nest being written."""
+
+    def __init__(self, code: Code, schedule: Schedule) -> None:
+        self.code, self.b = code, code.b
+        self.s = schedule
+        self.domain, self.body = schedule.kernel.domain, schedule.kernel.body
+        self.axis, self.lanes, self.starts, self.order = schedule.axis, schedule.lanes, schedule.starts, schedule.order
+        self.values: list[Any] = [None] * len(self.body)  # a scalar, or a list with a vector per vector of the tile
+        self.spread: set[int] = set()  # entries that are needed as vectors
+        self.vectors: dict[int, Value] = {}  # those of them that are scalars, spread over lanes
+        self.addresses: dict[int, Value] = {}
+        self.masks: list[Value | None] = [None] * len(self.starts)
+        self.start_of: dict[int, int] = {}  # reduction -> its outermost loop
+        self.levels = self._levels()
+
+    def _levels(self) -> list[list[int]]:
+        """Per number of enclosing loops, the entries to write there."""
+        depth_of = {a: i + 1 for i, a in enumerate(self.order)}
+        self.varies: list[bool] = []  # whether an entry varies along the vector axis
+        spread = self.spread
+        level: list[int] = []
+        for i, e in enumerate(self.body):
+            if type(e) is Load:
+                at = max([depth_of.get(a, 0) for a, s in enumerate(e.strides) if s], default=0)
+                varies = self.axis >= 0 and e.strides[self.axis] != 0
+            elif type(e) is Apply:
+                at = max([level[a] for a in e.args], default=0)
+                varies = any([self.varies[a] for a in e.args])
+                if varies:
+                    spread.update(e.args)
+            elif type(e) is Scalar:
+                at, varies = 0, False
+            elif type(e) is Store:
+                at = max([depth_of.get(a, 0) for a, s in enumerate(e.strides) if s], default=0)
+                at = max(at, level[e.value])
+                varies = True
+                spread.add(e.value)
+            else:
+                spread.add(e.value)
+                along = [depth_of[a] - 1 for a in e.axes if a in depth_of]
+                self.start_of[i] = min(along, default=len(self.order))
+                at, varies = -1, False
+            level.append(at)
+            self.varies.append(varies)
+        out: list[list[int]] = [[] for _ in range(len(self.order) + 1)]
+        for i, at in enumerate(level):
+            if at >= 0:
+                out[at].append(i)
+        return out
+
+    def write(self) -> None:
+        pointers = self.code.pointers
+        for i, e in enumerate(self.body):
+            if type(e) is Load or type(e) is Store or type(e) is Reduce:
+                base = pointers[e.buffer]
+                self.addresses[i] = self.b.gep(_MEMORY[e.buffer.dtype.name], base, e.offset) if e.offset else base
+        if self.s.tiles == 1 and self.axis >= 0:
+            self._static_masks()
+        self._inside(0, {})
+
+    # --- loops ----------------------------------------------------------------------------------------------------
+
+    def _inside(self, level: int, accumulators: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        """Write what is inside of `level` loops; returns the accumulators after it."""
+        for i in self.levels[level]:
+            self._entry(i, level)
+        if level == len(self.order):
+            return self._accumulate(accumulators)
+        for i, at in self.start_of.items():
+            if at == level:
+                accumulators = {**accumulators, i: self._neutral(i)}
+        carried = [x for xs in accumulators.values() for x in xs]
+        axis = self.order[level]
+        saved = self.addresses
+        tile = len(self.starts) * self.lanes if axis == self.axis else 1
+        extent = self.domain[axis]
+        with self.b.carry(0, extent, carried, tile) as (index, loop):
+            if axis == self.axis and extent % tile:
+                index = self._clipped(index, extent - tile)
+            self._advance(axis, index)
+            left = iter(loop.values)
+            inner = self._inside(level + 1, {i: [next(left) for _ in xs] for i, xs in accumulators.items()})
+            loop.update(*[x for i in accumulators for x in inner[i]])
+        self.addresses = saved
+        if axis == self.axis:
+            self.masks = [None] * len(self.starts)
+        left = iter(loop.results)
+        after = {i: [next(left) for _ in xs] for i, xs in accumulators.items()}
+        for i, at in self.start_of.items():
+            if at == level:
+                self._finish(i, after.pop(i), level)
+        return after
+
+    def _clipped(self, index: Value, last: int) -> Value:
+        """Where a tile begins: the last one earlier, with masks for the elements that it does again."""
+        limit = text.constant("i64", last)
+        at = self.b.intrinsic("smin", index, limit)
+        if self.start_of:
+            again = self.b.splat(self.b.trunc(self.b.sub(index, at), "i32"), self.lanes)
+            for g, start in enumerate(self.starts):
+                numbers = self.b.iota(f"<{self.lanes} x i32>", text.constant("i32", start) if start else None)
+                self.masks[g] = self.b.icmp("sge", numbers, again)
+        return at
+
+    def _static_masks(self) -> None:
+        count = len(self.starts) * self.lanes - self.domain[self.axis]
+        if count and self.start_of:
+            flags = ", ".join(["i1 false" if lane < count else "i1 true" for lane in range(self.lanes)])
+            self.masks[-1] = Value(f"<{flags}>", f"<{self.lanes} x i1>")
+
+    def _advance(self, axis: int, index: Value) -> None:
+        """Addresses for this index of a loop."""
+        scaled: dict[int, Value] = {1: index}
+        addresses = dict(self.addresses)
+        same: dict[Any, Value] = {}
+        for i, address in addresses.items():
+            e: Any = self.body[i]
+            stride = e.strides[axis]
+            if not stride:
+                continue
+            kind = _MEMORY[e.buffer.dtype.name]
+            key = address.name, stride, kind
+            found = same.get(key)
+            if found is None:
+                offset = scaled.get(stride)
+                if offset is None:
+                    offset = scaled[stride] = self.b.mul(index, text.constant("i64", stride), "nsw")
+                found = same[key] = self.b.gep(kind, address, offset)
+            addresses[i] = found
+        self.addresses = addresses
+
+    # --- entries --------------------------------------------------------------------------------------------------
+
+    def _entry(self, i: int, level: int) -> None:
+        e = self.body[i]
+        if type(e) is Apply:
+            write = POINTWISE[e.op]
+            if self.varies[i]:
+                args = [self._vector(a) for a in e.args]
+                self.values[i] = [write(self.b, list(xs), e.params) for xs in zip(*args, strict=True)]
+            else:
+                self.values[i] = write(self.b, [self.values[a] for a in e.args], e.params)
+        elif type(e) is Load:
+            self.values[i] = self._load(i, e)
+        elif type(e) is Scalar:
+            self.values[i] = text.constant(register_type(e.dtype), e.value)
+        elif type(e) is Store:
+            self._store(i, e)
+            return
+        if self.axis >= 0 and i in self.spread and not self.varies[i]:
+            self.vectors[i] = self.b.splat(self.values[i], self.lanes)
+
+    def _vector(self, i: int) -> list[Value]:
+        """The value of an entry as vectors."""
+        x = self.values[i]
+        if self.varies[i]:
+            return x  # type: ignore[no-any-return]
+        return [self.vectors[i]] * len(self.starts)
+
+    def _load(self, i: int, e: Load) -> Any:
+        b, known, d = self.b, self.code.known, e.buffer.dtype
+        if not self.varies[i]:
+            if any(e.strides):
+                return load(b, d, self.addresses[i])
+            key: Any = (e.buffer, e.offset)
+            if key not in known:
+                known[key] = load(b, d, self.addresses[i])
+            return known[key]
+        stride = e.strides[self.axis]
+        out = []
+        for start in self.starts:
+            key = (e.buffer, e.offset + start * stride, stride, self.lanes)
+            x = known.get(key) if not self.order else None
+            if x is None:
+                x = load(b, d, self._at(i, e, start), self.lanes, stride)
+                if not self.order:
+                    known[key] = x
+            out.append(x)
+        return out
+
+    def _at(self, i: int, e: Any, start: int) -> Value:
+        address = self.addresses[i]
+        return self.b.gep(_MEMORY[e.buffer.dtype.name], address, start * e.strides[self.axis]) if start else address
+
+    def _store(self, i: int, e: Store) -> None:
+        d = e.buffer.dtype
+        if self.axis < 0:
+            store(self.b, d, self.values[e.value], self.addresses[i])
+            self.code.known[e.buffer, e.offset] = self.values[e.value]
+            return
+        stride = e.strides[self.axis]
+        for start, x in zip(self.starts, self._vector(e.value), strict=True):
+            store(self.b, d, x, self._at(i, e, start), stride)
+            if not self.order:
+                self.code.known[e.buffer, e.offset + start * stride, stride, self.lanes] = x
+
+    # --- reductions -----------------------------------------------------------------------------------------------
+
+    def _folding(self, i: int) -> _Folding:
+        e: Any = self.body[i]
+        return _Folding(e.op, e.buffer.dtype)
+
+    def _neutral(self, i: int) -> list[Value]:
+        fold = self._folding(i)
+        kind = text.vector(fold.type, self.lanes)
+        return [text.constant(kind, fold.neutral)] * len(self.starts)
+
+    def _accumulate(self, accumulators: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        b = self.b
+        out = {}
+        for i, level in self.start_of.items():
+            e: Any = self.body[i]
+            fold = self._folding(i)
+            combine = fold.combine(b)
+            if self.axis < 0:
+                xs = [self.values[e.value]]
+            else:
+                xs = self._vector(e.value)
+            if fold.type == "double":
+                xs = [b.fpext(x, "double") if text.element(x.type) == "float" else x for x in xs]
+            if self.axis in e.axes:
+                neutral = text.constant(text.vector(fold.type, self.lanes), fold.neutral)
+                xs = [x if m is None else b.select(m, x, neutral) for x, m in zip(xs, self.masks, strict=True)]
+            if level == len(self.order):
+                self._finish(i, xs, level)
+            else:
+                out[i] = [combine(x, y) for x, y in zip(accumulators[i], xs, strict=True)]
+        return out
+
+    def _finish(self, i: int, xs: list[Value], level: int) -> None:
+        """Store the results of a reduction, with the addresses of the loops outside of it."""
+        b = self.b
+        e: Any = self.body[i]
+        fold, d = self._folding(i), e.buffer.dtype
+        if self.axis in e.axes:
+            combine = fold.combine(b)
+            while len(xs) > 1:  # pairwise
+                xs = [combine(*xs[j : j + 2]) if j + 1 < len(xs) else xs[j] for j in range(0, len(xs), 2)]
+            x = fold.across(b, xs[0])
+            if fold.type == "double":
+                x = b.fptrunc(x, register_type(d))
+            store(b, d, x, self.addresses[i])
+            if level == 0:
+                self.code.known[e.buffer, e.offset] = x
+            return
+        stride = e.strides[self.axis] if self.axis >= 0 else 0
+        for start, x in zip(self.starts, xs, strict=True):
+            if fold.type == "double":
+                x = b.fptrunc(x, register_type(d))
+            store(b, d, x, self._at(i, e, start), stride)
+            if not self.order:
+                self.code.known[e.buffer, e.offset + start * stride, stride, self.lanes] = x
