@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .. import engine, text
-from . import exponential, hugeangle, inverse, logarithm, trigonometric
+from . import exponential, hugeangle, inverse, logarithm, special, trigonometric
 from .lanes import Lanes
 
 __all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "required", "symbol"]
@@ -43,6 +43,8 @@ _UNARY: dict[str, Callable[[Lanes], Lanes]] = {
     "arccos": inverse.arccos,
     "arctan": inverse.arctan,
     "cbrt": inverse.cbrt,
+    "erf": special.erf,
+    "erfc": special.erfc,
     "sin": trigonometric.sin,
     "cos": trigonometric.cos,
     "tan": trigonometric.tan,

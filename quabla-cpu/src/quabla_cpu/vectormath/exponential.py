@@ -73,11 +73,11 @@ def reduce_exponent(x: Lanes) -> tuple[Lanes, Lanes, Bits, Lanes]:
 
 
 def scale(mantissa: Lanes, n: Lanes, n_bits: Bits) -> Lanes:
-    """mantissa * 2**n for a mantissa in (0.5, 2) and -1077 <= n <= 1024, rounded once where it is subnormal."""
-    # 2**n itself need not be a float64: the exponent is set 64 too high, or 1 too low, and put right at the end.
+    """mantissa * 2**n for a mantissa around 1 and -1100 <= n <= 1024, rounded once where it is subnormal."""
+    # 2**n itself need not be a float64: the exponent is set 128 too high, or 1 too low, and put right at the end.
     small = n < 0.0
-    one = where_bits(small, n_bits.of(bit_pattern(2.0**64)), n_bits.of(bit_pattern(0.5)))
-    return mantissa * ((n_bits << 52) + one).lanes() * where(small, n.of(2.0**-64), 2.0)
+    one = where_bits(small, n_bits.of(bit_pattern(2.0**128)), n_bits.of(bit_pattern(0.5)))
+    return mantissa * ((n_bits << 52) + one).lanes() * where(small, n.of(2.0**-128), 2.0)
 
 
 def exp(x: Lanes, low: Lanes | None = None) -> Lanes:
