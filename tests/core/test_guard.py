@@ -1,0 +1,149 @@
+"""Faults of a plugin while it lowers, compiles and runs: typed, with its name; and nothing in the way otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import quabla as qb
+from quabla.arrays.tracer import trace
+from quabla.backends import registry
+from quabla.backends.guard import GuardedBackend
+from quabla.backends.hookspec import hookimpl
+from quabla.backends.loading import Source
+from quabla.backends.protocol import Backend, Executable, Lowered, NativeEntry, TrainingPlan
+from quabla.backends.reference import ReferenceBackend
+
+AVAL = qb.ShapeDtype((2,))
+PROGRAM, _ = trace(lambda x: (qb.tanh(x),), [AVAL])
+STEP, _ = trace(lambda w, x: (w - x, qb.sum(w * x)), [AVAL, AVAL])
+X = qb.array([1.0, 2.0])
+
+
+class Faulty(ReferenceBackend):
+    """A backend that fails where it is told to."""
+
+    platform = "faulty"
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def answer(self, where: str, otherwise: Any) -> Any:
+        given = self.answers.get(where, otherwise)
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    @property
+    def capabilities(self) -> Any:
+        return self.answer("capabilities", super().capabilities)
+
+    def lower(self, program: Any, device: str) -> Any:
+        return self.answer("lower", super().lower(program, device))
+
+    def compile(self, lowered: Any) -> Any:
+        made = super().compile(lowered)
+        if "run" in self.answers:
+            run = lambda *inputs: self.answer("run", None)
+            return SimpleExecutable(made.in_avals, made.out_avals, run)
+        return self.answer("compile", made)
+
+    def training_plan(self, program: Any, device: str, state: Any, data: Any) -> Any:
+        return self.answer("training_plan", super().training_plan(program, device, state, data))
+
+
+class SimpleExecutable:
+    def __init__(self, in_avals: Any, out_avals: Any, run: Any, entry: Any = None) -> None:
+        self.in_avals, self.out_avals, self.run, self.entry = in_avals, out_avals, run, entry
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.run(*inputs)
+
+
+def guarded(**answers: Any) -> GuardedBackend:
+    """The backend as the registry hands it out."""
+    plugin = SimpleNamespace(quabla_backend=hookimpl(lambda: Faulty(**answers)))
+    with registry.override([Source("faulty", lambda: plugin, "acme-faulty", "4.2")]):
+        return registry.backend_for("faulty")[0]
+
+
+def use(backend: GuardedBackend) -> None:
+    """Everything that a program meets."""
+    backend.compile(backend.lower(PROGRAM, "faulty"))(X)
+    backend.training_plan(STEP, "faulty", [X], [X]).step()
+    assert backend.capabilities
+
+
+def test_all_is_well() -> None:
+    backend = guarded()
+    use(backend)
+    assert backend.devices() == ("faulty",)
+    assert isinstance(backend, Backend)
+    lowered = backend.lower(PROGRAM, "faulty")
+    assert isinstance(lowered, Lowered) and isinstance(backend.compile(lowered), Executable)
+    assert isinstance(backend.training_plan(STEP, "faulty", [X], [X]), TrainingPlan)
+
+
+@pytest.mark.parametrize("where", ["lower", "compile", "run", "training_plan", "capabilities"])
+def test_an_untyped_error_names_the_plugin_and_the_cause(where: str) -> None:
+    backend = guarded(**{where: ZeroDivisionError("oops")})
+    with pytest.raises(
+        qb.BackendError, match=r"'faulty' of acme-faulty 4\.2.*ZeroDivisionError: oops"
+    ) as caught:
+        use(backend)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.plugin == "'faulty' of acme-faulty 4.2"
+
+
+@pytest.mark.parametrize("where", ["lower", "compile", "run", "training_plan", "capabilities"])
+@pytest.mark.parametrize("error", [qb.ShapeError("shapes"), MemoryError("full"), KeyboardInterrupt()])
+def test_typed_errors_and_those_of_the_machine_pass_unchanged(where: str, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        use(guarded(**{where: error}))
+    assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("where", "junk", "text"),
+    [
+        ("lower", None, "NoneType as a lowered program; it lacks program, device, as_text"),
+        ("compile", 42, "int as an executable; it lacks in_avals, out_avals, entry, __call__"),
+        ("training_plan", object(), "as a training plan; it lacks step, run"),
+    ],
+)
+def test_junk_is_refused_where_it_appears(where: str, junk: Any, text: str) -> None:
+    with pytest.raises(qb.BackendError, match=text):
+        use(guarded(**{where: junk}))
+
+
+def test_native_entries_and_native_steps_are_handed_through() -> None:
+    entry = NativeEntry(lambda packed: None, lambda *pointers: b"", (), (0,), 16, 0)
+    made = guarded(compile=SimpleExecutable((AVAL,), (AVAL,), None, entry))
+    assert made.compile(made.lower(PROGRAM, "faulty")).entry is entry
+    native = ctypes.CFUNCTYPE(None)(lambda: None)
+    plan = SimpleNamespace(step=native, run=None, state=None, set_state=None, loss=None, replace=None)
+    assert guarded(training_plan=plan).training_plan(STEP, "faulty", [X], [X]).step is native
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("step", ()), ("run", (3,)), ("state", ()), ("set_state", ([X],)), ("loss", ()), ("replace", (0, X))],
+)
+def test_every_method_of_a_plan_is_guarded(method: str, arguments: Any) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise OSError("device lost")
+
+    plan = SimpleNamespace(step=fail, run=fail, state=fail, set_state=fail, loss=fail, replace=fail)
+    made = guarded(training_plan=plan).training_plan(STEP, "faulty", [X], [X])
+    with pytest.raises(qb.BackendError, match=r"acme-faulty.*OSError: device lost"):
+        getattr(made, method)(*arguments)
+
+
+def test_the_user_of_jit_gets_the_typed_error() -> None:
+    plugin = SimpleNamespace(quabla_backend=hookimpl(lambda: Faulty(run=ValueError("bad block size"))))
+    with registry.override([Source("faulty", lambda: plugin, "acme-faulty", "4.2")]):
+        with pytest.raises(qb.BackendError, match=r"acme-faulty.*bad block size"):
+            qb.jit(qb.tanh, device="faulty")(X)
