@@ -35,7 +35,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_import_is_light():
     code = "import quabla_cpu, quabla_cpu.engine, quabla_cpu.text, sys; print('llvmlite' in sys.modules, 'scipy' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment()
+    )
     assert out.stdout.split() == ["False", "False"]
 
 

@@ -22,7 +22,14 @@ def build(returns, parameters, body):
     if b.block:
         b.ret(result)
     library = engine.link([engine.compile(module.text(), cache=False)], ["f"])
-    types = {"i64": INTEGER, "double": DOUBLE, "ptr": POINTER, "void": None, "i1": ctypes.c_bool, "float": ctypes.c_float}
+    types = {
+        "i64": INTEGER,
+        "double": DOUBLE,
+        "ptr": POINTER,
+        "void": None,
+        "i1": ctypes.c_bool,
+        "float": ctypes.c_float,
+    }
     function = ctypes.CFUNCTYPE(types[returns], *(types[p] for p in parameters))(library.address("f"))
     function.library = library
     return function
@@ -30,6 +37,7 @@ def build(returns, parameters, body):
 
 def on_vectors(type, count, body, dtype=np.float64):
     """Run `body(builder, *vectors) -> vector` over arrays of exactly the lanes of `type`."""
+
     def run(*arrays):
         def write(b, out, *pointers):
             values = [b.load(type, p) for p in pointers]
@@ -45,7 +53,8 @@ def on_vectors(type, count, body, dtype=np.float64):
 
 
 @pytest.mark.parametrize(
-    "number", [0.0, -0.0, 1.0, 0.1, -1e308, 5e-324, 2.2250738585072014e-308, math.inf, -math.inf, math.nan, math.pi]
+    "number",
+    [0.0, -0.0, 1.0, 0.1, -1e308, 5e-324, 2.2250738585072014e-308, math.inf, -math.inf, math.nan, math.pi],
 )
 def test_double_constants_are_exact(number):
     got = build("double", [], lambda b: text.constant("double", number))()
@@ -156,7 +165,9 @@ def test_integer_operations_and_casts():
     np.testing.assert_array_equal(run(f), np.trunc(f))
     run = on_vectors("<4 x double>", 1, lambda b, x: b.fpext(b.fptrunc(x, "float"), "double"))
     np.testing.assert_array_equal(run(f), f.astype(np.float32).astype(float))
-    run = on_vectors("<4 x double>", 1, lambda b, x: b.uitofp(b.zext(b.trunc(b.fptosi(x, "i64"), "i8"), "i32"), "double"))
+    run = on_vectors(
+        "<4 x double>", 1, lambda b, x: b.uitofp(b.zext(b.trunc(b.fptosi(x, "i64"), "i8"), "i32"), "double")
+    )
     np.testing.assert_array_equal(run(f), (np.trunc(f).astype(int) & 255).astype(float))
 
 
@@ -196,7 +207,10 @@ def test_masked_memory_and_gather():
         value = b.masked_load("<4 x double>", source, mask, text.constant("<4 x double>", -1.0))
         b.masked_store(b.fadd(value, value), out, mask)
         backwards = b.gep("double", source, b.sub(text.constant("<4 x i64>", 3), lane))
-        b.scatter(b.gather("<4 x double>", backwards), b.gep("double", out, b.add(lane, text.constant(lane.type, 4))))
+        b.scatter(
+            b.gather("<4 x double>", backwards),
+            b.gep("double", out, b.add(lane, text.constant(lane.type, 4))),
+        )
 
     f = build("void", ["ptr", "ptr", "i64"], write)
     source, out = np.array([1.0, 2.0, 3.0, 4.0]), np.full(8, 9.0)
@@ -253,7 +267,9 @@ def test_every_allowed_intrinsic_compiles():
     for name, (kinds, result) in text.INTRINSICS.items():
         for width in (1, 4):
             wide = text.vector("double" if "F" in kinds else "i64", width)
-            b = module.function(f"f_{name}_{width}", text.element(wide) if result == "E" else wide, [wide, wide, wide, "i1"])
+            b = module.function(
+                f"f_{name}_{width}", text.element(wide) if result == "E" else wide, [wide, wide, wide, "i1"]
+            )
             rest = {"S": iter(b.arguments[1:3]), "B": iter([text.constant("i1", 0)])}
             b.ret(b.intrinsic(name, b.arguments[0], *(next(rest[kind]) for kind in kinds[1:])))
     assert len(engine.compile(module.text(), cache=False)) > 1000

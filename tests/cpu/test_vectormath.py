@@ -18,7 +18,7 @@ NUMPY = {"f64": np.float64, "f32": np.float32}
 LIMIT = 2.0  # ulp
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def vectorised(name, dtype="f64", lanes=8):
     """A function of arrays that applies the vector function to blocks of `lanes`."""
     kind, element = text.vector(ELEMENT[dtype], lanes), ELEMENT[dtype]
@@ -34,7 +34,9 @@ def vectorised(name, dtype="f64", lanes=8):
     b.ret()
     math_library = vectormath.library(vectormath.required(module))
     library = engine.link([engine.compile(module.text(), cache=False)], ["f"], math_library.imports)
-    native = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (arity + count), ctypes.c_int64)(library.address("f"))
+    native = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (arity + count), ctypes.c_int64)(
+        library.address("f")
+    )
 
     def run(*arrays):
         arrays = [np.ascontiguousarray(a, NUMPY[dtype]).ravel() for a in arrays]
@@ -149,7 +151,11 @@ def ulps(got, exact, dtype):
     if not math.isfinite(got):
         # Rounding to infinity starts half a unit above the largest number; two units are allowed as anywhere.
         unit = mpmath.mpf(2) ** (info.maxexp - 1 - info.nmant)
-        return 0.0 if abs(exact) > float(info.max) - LIMIT * unit and math.isinf(got) and got * exact > 0 else math.inf
+        return (
+            0.0
+            if abs(exact) > float(info.max) - LIMIT * unit and math.isinf(got) and got * exact > 0
+            else math.inf
+        )
     exponent = mpmath.frexp(exact)[1] - 1 if exact else info.minexp
     unit = mpmath.mpf(2) ** (max(min(exponent, info.maxexp - 1), info.minexp) - info.nmant)
     return float(abs(mpmath.mpf(float(got)) - exact) / unit)
@@ -189,7 +195,9 @@ def test_every_width_gives_the_same_bits(name, dtype):
     operands = (x, x[::-1].copy())[: vectormath.ARITY[name]]
     expected = np.array(vectorised(name, dtype, 1)(*operands))
     for lanes in (2, 4, 8) + ((16,) if dtype == "f32" else ()):
-        np.testing.assert_array_equal(np.array(vectorised(name, dtype, lanes)(*operands)), expected, err_msg=str(lanes))
+        np.testing.assert_array_equal(
+            np.array(vectorised(name, dtype, lanes)(*operands)), expected, err_msg=str(lanes)
+        )
 
 
 def hard_angles():
@@ -215,7 +223,9 @@ def hard_angles():
 def test_angles_next_to_multiples_of_half_pi(name):
     with mpmath.workdps(400):
         points = hard_angles()
-    points = np.concatenate([points[:120], points[120::9], [2.0**k for k in (27, 28, 29, 60, 300, 1023)], [1.7e308]])
+    points = np.concatenate(
+        [points[:120], points[120::9], [2.0**k for k in (27, 28, 29, 60, 300, 1023)], [1.7e308]]
+    )
     got = vectorised(name)(points)
     with mpmath.workdps(400):
         error, x, y = worst(name, "f64", points, got)
@@ -277,7 +287,9 @@ def test_special_values_are_numpys(name, lanes, dtype):
 @pytest.mark.parametrize("name", ["power", "arctan2"])
 def test_special_pairs_are_numpys(name, dtype):
     with np.errstate(all="ignore"):
-        x, y = (a.ravel() for a in np.meshgrid(np.array(SPECIALS, NUMPY[dtype]), np.array(SPECIALS, NUMPY[dtype])))
+        x, y = (
+            a.ravel() for a in np.meshgrid(np.array(SPECIALS, NUMPY[dtype]), np.array(SPECIALS, NUMPY[dtype]))
+        )
         # float32 is defined as the float64 function, rounded once.
         expected = getattr(np, name)(x.astype(np.float64), y.astype(np.float64)).astype(NUMPY[dtype])
     assert_same(vectorised(name, dtype)(x, y), expected, lambda i: (x[i], y[i]))
@@ -298,7 +310,10 @@ def test_power_error_is_at_most_two_ulp():
     exponent = np.concatenate([exponent, np.tile(whole, 3)])
     got = vectorised("power")(base, exponent)
     with mpmath.workdps(60):
-        exact = [mpmath.power(mpmath.mpf(float(b)), mpmath.mpf(float(e))) for b, e in zip(base, exponent, strict=True)]
+        exact = [
+            mpmath.power(mpmath.mpf(float(b)), mpmath.mpf(float(e)))
+            for b, e in zip(base, exponent, strict=True)
+        ]
         errors = [ulps(g, mpmath.re(e), "f64") for g, e in zip(got, exact, strict=True)]
     index = int(np.argmax(errors))
     assert errors[index] <= LIMIT, (base[index], exponent[index], got[index], errors[index])
@@ -325,12 +340,20 @@ def test_exact_cases_stay_exact():
     np.testing.assert_array_equal(vectorised("log2")(2.0**k), k)
     np.testing.assert_array_equal(vectorised("exp2")(k), 2.0**k)
     np.testing.assert_array_equal(vectorised("cbrt")(np.arange(-50.0, 51) ** 3), np.arange(-50.0, 51))
-    np.testing.assert_array_equal(vectorised("power")(np.arange(1.0, 60), np.full(59, 2.0)), np.arange(1.0, 60) ** 2)
+    np.testing.assert_array_equal(
+        vectorised("power")(np.arange(1.0, 60), np.full(59, 2.0)), np.arange(1.0, 60) ** 2
+    )
 
 
 def test_functions_rise_where_they_should():
     """No step back where two approximations meet, beyond the rounding of one unit."""
-    for name, centre in (("tanh", 0.55), ("sinh", 1.0), ("exp", 0.34657359027997264), ("log", math.sqrt(2)), ("arcsin", 0.5)):
+    for name, centre in (
+        ("tanh", 0.55),
+        ("sinh", 1.0),
+        ("exp", 0.34657359027997264),
+        ("log", math.sqrt(2)),
+        ("arcsin", 0.5),
+    ):
         start = struct.unpack("<q", struct.pack("<d", centre))[0]
         x = (start + np.arange(-1000, 1000) * 1000).view(np.float64)
         y = vectorised(name)(x)

@@ -37,7 +37,10 @@ if hasattr(os, "register_at_fork"):
 
 def enabled() -> bool:
     """Whether the cache may be used in this process."""
-    return os.environ.get("QUABLA_CACHE", "1").lower() not in ("0", "off", "false", "no") and directory() is not None
+    return (
+        os.environ.get("QUABLA_CACHE", "1").lower() not in ("0", "off", "false", "no")
+        and directory() is not None
+    )
 
 
 def _configured() -> str:
@@ -46,7 +49,9 @@ def _configured() -> str:
         return given
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: relative paths are invalid and must be ignored.
-    return os.path.join(base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".cache"), "quabla")
+    return os.path.join(
+        base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".cache"), "quabla"
+    )
 
 
 def directory() -> Path | None:

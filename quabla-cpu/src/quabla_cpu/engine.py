@@ -22,14 +22,22 @@ from typing import TYPE_CHECKING, Any
 from . import diskcache
 
 if TYPE_CHECKING:
-    import llvmlite.binding as llvm
+    pass
 
 __all__ = ["Host", "Library", "compile", "function_attributes", "host", "link"]
 
 # The object code depends on these besides the text: part of the cache key, so change it when a pass or option changes.
 _PIPELINE = "own pipeline, small, pic 1"
 
-_PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "new_gvn", "loop_rotate", "simplify_cfg")
+_PASSES = (
+    "always_inliner",
+    "sroa",
+    "simplify_cfg",
+    "instruction_combine",
+    "new_gvn",
+    "loop_rotate",
+    "simplify_cfg",
+)
 
 # Within one LLJIT a library's name can never be used again, and links get slower with the number of names ever used
 # (0.13 ms at 1,000, 1.8 ms at 20,000): start a fresh one now and then. Libraries keep the LLJIT they were linked in.
@@ -99,7 +107,14 @@ class _Engine:
             llvm_version=".".join(map(str, llvm.llvm_version_info)),
         )
         self.identity = "\n".join(
-            (self.host.llvm_version, llvmlite.__version__, self.host.triple, cpu, self.host.features, _PIPELINE)
+            (
+                self.host.llvm_version,
+                llvmlite.__version__,
+                self.host.triple,
+                cpu,
+                self.host.features,
+                _PIPELINE,
+            )
         )
         self.options = llvm.create_pipeline_tuning_options(1)
         self.jit: Any = None

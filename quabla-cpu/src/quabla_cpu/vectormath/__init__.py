@@ -175,7 +175,9 @@ def library(functions: Iterable[tuple[str, str, int]]) -> MathLibrary:
             missing = {label: function for label, function in missing.items() if label not in _addresses}
             if missing:
                 objects = [_object(*function) for function in missing.values()]
-                needs = _helpers() if any(function[0] in _WITH_HELPERS for function in missing.values()) else {}
+                needs = (
+                    _helpers() if any(function[0] in _WITH_HELPERS for function in missing.values()) else {}
+                )
                 linked = engine.link(objects, list(missing), needs)
                 _libraries.append(linked)
                 _addresses.update({label: linked.address(label) for label in missing})

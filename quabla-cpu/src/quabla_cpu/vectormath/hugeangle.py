@@ -18,11 +18,26 @@ HALF_PI, HALF_PI_LOW = 1.5707963267948966, 6.123233995736766e-17
 
 # 64 zero bits, then the binary digits of 2/pi after the point.
 TWO_OVER_PI = (
-    0x0000000000000000, 0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041,
-    0xFE5163ABDEBBC561, 0xB7246E3A424DD2E0, 0x06492EEA09D1921C, 0xFE1DEB1CB129A73E,
-    0xE88235F52EBB4484, 0xE99C7026B45F7E41, 0x3991D639835339F4, 0x9C845F8BBDF9283B,
-    0x1FF897FFDE05980F, 0xEF2F118B5A0A6D1F, 0x6D367ECF27CB09B7, 0x4F463F669E5FEA2D,
-    0x7527BAC7EBE5F17B, 0x3D0739F78A5292EA, 0x6BFB5FB11F8D5D08, 0x56033046FC7B6BAB,
+    0x0000000000000000,
+    0xA2F9836E4E441529,
+    0xFC2757D1F534DDC0,
+    0xDB6295993C439041,
+    0xFE5163ABDEBBC561,
+    0xB7246E3A424DD2E0,
+    0x06492EEA09D1921C,
+    0xFE1DEB1CB129A73E,
+    0xE88235F52EBB4484,
+    0xE99C7026B45F7E41,
+    0x3991D639835339F4,
+    0x9C845F8BBDF9283B,
+    0x1FF897FFDE05980F,
+    0xEF2F118B5A0A6D1F,
+    0x6D367ECF27CB09B7,
+    0x4F463F669E5FEA2D,
+    0x7527BAC7EBE5F17B,
+    0x3D0739F78A5292EA,
+    0x6BFB5FB11F8D5D08,
+    0x56033046FC7B6BAB,
 )
 
 
@@ -39,7 +54,9 @@ def reduce_by_call(b: text.Builder, x: text.Value) -> tuple[Lanes, Bits, Lanes]:
 
 def define(module: text.Module, linkage: str = "") -> None:
     """Write the function `void qb_huge_angles(x, r, low, n, count)`, where x, r, low and n are arrays."""
-    b = module.function(SYMBOL, "void", ["ptr", "ptr", "ptr", "ptr", "i64"], attributes=ATTRIBUTES, linkage=linkage)
+    b = module.function(
+        SYMBOL, "void", ["ptr", "ptr", "ptr", "ptr", "i64"], attributes=ATTRIBUTES, linkage=linkage
+    )
     angles, remainders, lows, quadrants, count = b.arguments
     table = module.array("qb_two_over_pi", "i64", TWO_OVER_PI)
     with b.loop(0, count) as i:
@@ -75,7 +92,9 @@ def _reduce(b: text.Builder, table: text.Value, x: text.Value) -> tuple[Lanes, L
     middle = (times(long, wide(window[2])) >> 64) + times(long, wide(window[1]))
     top = narrow(middle >> 64) + times(m, Bits(b, window[0]))
     fraction = ((wide(top.value) << 64) | wide(narrow(middle).value)) << 2
-    negative = narrow(fraction >> 127)  # 1 where the fraction is above one half: count down from the next quarter
+    negative = narrow(
+        fraction >> 127
+    )  # 1 where the fraction is above one half: count down from the next quarter
     n = (top >> 62) + negative
 
     # |fraction| as a sum of two float64, from its leading bits.

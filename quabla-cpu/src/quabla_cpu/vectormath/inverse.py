@@ -145,7 +145,9 @@ def cbrt(x: Lanes) -> Lanes:
     third = Lanes(x.b, x.b.floor((k * (1.0 / 3.0) + 1.0 / 6.0).value))  # k = 3 third + e with e = 0, 1, 2
     e = k - 3.0 * third
     one, two = e.equals(1.0), e.equals(2.0)
-    r = estrin(m, INVERSE_CBRT) * where(two, e.of(4.0 ** (-1.0 / 3.0)), where(one, e.of(2.0 ** (-1.0 / 3.0)), 1.0))
+    r = estrin(m, INVERSE_CBRT) * where(
+        two, e.of(4.0 ** (-1.0 / 3.0)), where(one, e.of(2.0 ** (-1.0 / 3.0)), 1.0)
+    )
     m = m * where(two, e.of(4.0), where(one, e.of(2.0), 1.0))
     r = fma(r * fma(-(r * r), r * m, 1.0), 1.0 / 3.0, r)
     square = r * r

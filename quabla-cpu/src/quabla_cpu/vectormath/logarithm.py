@@ -61,7 +61,9 @@ def split(x: Lanes, subnormals: bool = True) -> tuple[Lanes, Lanes, Bits]:
     moved = x.bits() + (_ONE_BITS - _SQRT_HALF_BITS)
     exponent = moved >> 52
     m = ((moved & _MANTISSA) + _SQRT_HALF_BITS).lanes()
-    k = (exponent | bit_pattern(_TWO_52)).lanes() - bias  # an integer below 2**52 to float64, without a conversion
+    k = (
+        exponent | bit_pattern(_TWO_52)
+    ).lanes() - bias  # an integer below 2**52 to float64, without a conversion
     return k, m, exponent
 
 

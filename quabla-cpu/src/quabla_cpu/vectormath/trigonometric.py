@@ -71,7 +71,12 @@ def _with_huge(x: Lanes, fast: tuple[Lanes, Bits] | tuple[Lanes, Bits, Lanes]) -
     branch = b.branch(b.any(beyond.value), likely=False)
     with branch.then():
         slow = hugeangle.reduce_by_call(b, where(beyond, x, LIMIT).value)
-        branch.give(*(b.select(beyond.value, part.value, other.value) for part, other in zip(slow, fast, strict=False)))
+        branch.give(
+            *(
+                b.select(beyond.value, part.value, other.value)
+                for part, other in zip(slow, fast, strict=False)
+            )
+        )
     with branch.otherwise():
         branch.give(*(part.value for part in fast))
     return branch.results()
