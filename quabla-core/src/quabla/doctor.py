@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import sys
@@ -92,13 +93,14 @@ def examine() -> Report:
 
 
 def _installed(found: Iterable[Distribution]) -> Iterator[Installed]:
-    ours = []
+    ours: dict[tuple[str, str], Distribution] = {}
     for dist in found:
         name = re.sub(r"[-_.]+", "-", dist.metadata["Name"] or "").lower()
         if name == "quabla" or name.startswith("quabla-"):
-            ours.append((name, dist))
+            # A folder that stands on the path twice does not hold two distributions.
+            ours.setdefault((name, os.path.realpath(str(dist.locate_file("")))), dist)
     times = Counter(name for name, _ in ours)
-    for name, dist in sorted(ours, key=lambda item: item[0]):
+    for (name, _), dist in sorted(ours.items(), key=lambda item: item[0]):
         problem = ""
         if MARK not in re.split(r"[,\s]+", dist.metadata.get("Keywords") or ""):
             problem = "is by other authors and only has the name; uninstall it"
