@@ -51,6 +51,24 @@ def test_norm_neither_overflows_nor_underflows(factor: float) -> None:
     assert reduce.norm(tensor(np.array([3.0, 4.0]) * factor)).numpy() == pytest.approx(5.0 * factor, rel=1e-15)
 
 
+@pytest.mark.parametrize("exponent", [-149, -140, -126, -91, -60, -50, -49, 0, 49, 50, 51, 90, 124, 125])
+def test_float32_norm_is_right_at_all_magnitudes(exponent: int) -> None:
+    x = (np.array([3.0, 4.0, 5.0]) * 2.0**exponent).astype(np.float32)
+    exact = np.sqrt(np.sum(x.astype(np.float64) ** 2))
+    ours = reduce.norm(wrap(x)).numpy()
+    if exact > np.finfo(np.float32).max:
+        assert np.isinf(ours)
+    else:
+        assert abs(float(ours) - exact) <= max(1.2e-7 * exact, 2.0**-149)
+
+
+@pytest.mark.parametrize("exponent", [-1074, -1022, -601, -500, -499, 499, 500, 501, 600, 1020])
+def test_norm_is_right_at_all_magnitudes(exponent: int) -> None:
+    x = np.array([3.0, 4.0, 12.0]) * 2.0**exponent if exponent > -1074 else np.array([3, 4, 12]) * 5e-324
+    expected = 13.0 * 2.0**exponent if exponent > -1074 else 13 * 5e-324
+    assert reduce.norm(tensor(x)).numpy() == expected
+
+
 def test_norm_of_special_values() -> None:
     rows = np.array([[np.inf, 1.0], [np.nan, 1.0], [-np.inf, np.inf], [np.nan, np.inf], [0.0, -0.0]])
     np.testing.assert_array_equal(reduce.norm(tensor(rows), axis=1).numpy(), np.linalg.norm(rows, axis=1))

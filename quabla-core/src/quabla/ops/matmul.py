@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,8 @@ def _dot_numpy(lhs: np.ndarray, rhs: np.ndarray, *, contract: Pair, batch: Pair)
     k = int(np.prod([lhs.shape[a] for a in contract[0]]))
     x = lhs.transpose((*batch[0], *left, *contract[0])).reshape((*b, int(np.prod(m)), k))
     y = rhs.transpose((*batch[1], *contract[1], *right)).reshape((*b, k, int(np.prod(n))))
-    return np.matmul(x, y).reshape((*b, *m, *n))
+    out: np.ndarray = np.matmul(x, y)
+    return out.reshape((*b, *m, *n))
 
 
 def _dot_transpose(ct: Any, operands: Any, wanted: Any, *, contract: Pair, batch: Pair) -> Any:
@@ -104,6 +105,10 @@ def _dot_batch(operands: Any, mapped: Any, size: int, *, contract: Pair, batch: 
     return permute(out, (at, *(a for a in range(out.ndim) if a != at)))
 
 
+def _normal(left: Shape, right: Shape) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda rng: (rng.normal(size=left), rng.normal(size=right))
+
+
 def _dot_samples() -> Iterator[Sample]:
     cases: list[tuple[str, Shape, Shape, Pair, Pair]] = [
         ("matrices", (2, 3), (3, 4), ((1,), (0,)), ((), ())),
@@ -120,11 +125,7 @@ def _dot_samples() -> Iterator[Sample]:
         ("all_batch", (2, 3), (3, 2), ((), ()), ((0, 1), (1, 0))),
     ]
     for name, left, right, contract, batch in cases:
-        yield Sample(
-            name,
-            lambda rng, left=left, right=right: (rng.normal(size=left), rng.normal(size=right)),
-            {"contract": contract, "batch": batch},
-        )
+        yield Sample(name, _normal(left, right), {"contract": contract, "batch": batch})
     yield Sample(
         "special",
         lambda rng: (np.array([[np.inf, 1.0], [np.nan, 0.0]]), np.array([[2.0, -1.0], [1.0, 3.0]])),

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import bind
-from quabla.dtypes import bool_
+from quabla.arrays.tensor import wrap_as
+from quabla.arrays.tracer import TraceTensor, bind
+from quabla.dtypes import bool_, float64
 from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ops import elementwise
 from quabla.ops.apply import operand
-from quabla.ops.compare import equal, greater, isfinite, logical_and
+from quabla.ops.compare import equal, greater, less
 from quabla.ops.structure import broadcast, cast, reduce_batch, reduce_samples, reshape_to, sum_over, without
 from quabla.shapes import ShapeDtype, aval_of, normalize_axes
 
@@ -250,11 +251,18 @@ def all(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
     return _reduce(reduce_all_op, x, axes, keepdims)
 
 
+def _like(x: Any, value: float) -> Any:
+    """An array of the type of `x` with all elements equal, in the trace of `x` if it is traced."""
+    if type(x) is TraceTensor:
+        return x.frame.full(value, x.aval)
+    return wrap_as(np.full(x.shape, value, x.dtype.numpy), x.aval)
+
+
 def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The Euclidean norm of the elements of `x` (Frobenius for a matrix), or the norms along some axes.
 
-    Squares neither overflow nor underflow: the elements are scaled by the largest magnitude first. The first derivative
-    at 0 is 0, a subgradient. An infinity gives inf and NaN gives NaN, as in NumPy. Arguments and errors as for `sum`.
+    Squares neither overflow nor underflow: very large and very small elements are scaled first. The first derivative at
+    0 is 0, a subgradient. An infinity gives inf and NaN gives NaN, as in NumPy. Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
@@ -266,10 +274,12 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     x, axes = _arithmetic(x, axis, "norm")
     if not axes:
         return elementwise.abs(x)
-    # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own.
+    # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own. A power of two costs no
+    # rounding, and three of them reach: s = 1 as long as the largest magnitude is inside `limit`.
+    limit, far = (2.0**500, 2.0**600) if x.dtype is float64 else (2.0**50, 2.0**90)
     largest = bind(reduce_max_op, (elementwise.abs(elementwise.stop_gradient(x)),), {"axes": axes})
-    usable = logical_and(greater(largest, 0.0), isfinite(largest))
-    scale = elementwise.where(usable, largest, 1.0)
+    scale = elementwise.where(less(largest, 1.0 / limit), 1.0 / far, _like(largest, 1.0))
+    scale = elementwise.where(greater(largest, limit), far, scale)
     y = elementwise.div(x, spread(scale, x.shape, axes))
     root = elementwise.sqrt(sum_over(elementwise.mul(y, y), axes))
     return _kept(elementwise.mul(scale, root), x.shape, axes, keepdims)

@@ -128,8 +128,8 @@ def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Any:
         (1, 3, 4, 1)
     """
     x = operand(x, "expand_dims")
-    count = len(axis) if isinstance(axis, (tuple, list)) else 1
-    axes = normalize_axes(axis if axis is not None else (), x.ndim + count, "expand_dims")
+    given = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = normalize_axes(given, x.ndim + len(given), "expand_dims")
     extents = iter(x.shape)
     return reshape_to(x, tuple(1 if a in axes else next(extents) for a in range(x.ndim + len(axes))))
 
@@ -551,7 +551,7 @@ def _triangle(x: Any, k: Any, name: str) -> Any:
     if x.ndim < 2:
         raise ShapeError(f"{name}: takes an array of rank 2 or more, got {x.aval}")
     diagonal = _whole(k, name, "k")
-    below = np.tri(*x.shape[-2:], diagonal if name == "tril" else diagonal - 1, dtype=bool)
+    below = np.tri(x.shape[-2], x.shape[-1], diagonal if name == "tril" else diagonal - 1, dtype=np.bool_)
     mask = wrap(below if name == "tril" else ~below)
     return where(mask, x, False if x.dtype is bool_ else 0.0)
 

@@ -243,7 +243,7 @@ def test_a_program_can_be_read(device: str) -> None:
     program = _one("chain7").program()
     compiled(program, device)
     text = backend.lower(program, name).as_text()
-    assert isinstance(text, str) and text.strip()
+    assert text.strip()
 
 
 def test_capabilities_are_data(device: str) -> None:

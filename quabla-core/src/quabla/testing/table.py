@@ -373,7 +373,7 @@ def _between_its_sides(
     moving = [i for i in at if _moves(program, i)]
     for chosen in [moving, *([i] for i in moving)]:
         t = [tangents[at.index(i)] if i in chosen else None for i in range(len(x))]
-        given = [np.zeros_like(x[i]) if t[i] is None else t[i] for i in at]
+        given = [b if i in chosen else np.zeros_like(b) for i, b in zip(at, tangents, strict=True)]
         n = len(program.outputs)
         moved = run_reference(forward.jvp(program), [*x, *given])[n:]
         sides = []
