@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_import_is_light():
-    code = "import quabla_cpu, quabla_cpu.engine, quabla_cpu.text, sys; print('llvmlite' in sys.modules, 'scipy' in sys.modules)"
+    code = "import sys, quabla_cpu.engine, quabla_cpu.text; print('llvmlite' in sys.modules, 'scipy' in sys.modules)"
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment()
     )
@@ -58,7 +58,13 @@ def test_bad_text_is_refused_with_a_reason():
     with pytest.raises(ValueError, match="report"):
         engine.compile("this is not IR", cache=False)
     # Unverified, this call would end the process.
-    malformed = "declare double @llvm.sqrt.f64()\ndefine double @f() {\n%1 = call double @llvm.sqrt.f64()\nret double %1\n}\n"
+    malformed = """
+        declare double @llvm.sqrt.f64()
+        define double @f() {
+            %1 = call double @llvm.sqrt.f64()
+            ret double %1
+        }
+    """
     with pytest.raises(ValueError):
         engine.compile(malformed, cache=False)
 
@@ -233,7 +239,7 @@ def test_key_tells_parts_apart():
 
 
 def test_a_program_of_forty_nodes_compiles_quickly():
-    """A guard against a change of pipeline that makes compiling many times slower, with a wide margin for busy machines."""
+    """A guard against a pipeline that compiles many times slower, with a wide margin for busy machines."""
     width = engine.host().lanes(8)
     kind = text.vector("double", width)
     module = text.Module(engine.function_attributes())

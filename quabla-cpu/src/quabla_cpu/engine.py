@@ -6,8 +6,8 @@ Three steps, each useful alone:
     library = link([object_code], imports={"dgemm": address})
     address = library.address("entry")       # valid as long as `library` lives
 
-llvmlite is imported by the first call, not by `import quabla_cpu`. All functions may be called from many threads, and in
-a child process after a fork.
+llvmlite is imported by the first call, not by `import quabla_cpu`. All functions may be called from many threads, and
+in a child process after a fork.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:
 
 
 def assembly(text: str) -> str:
-    """The machine code of LLVM IR text as assembly, after the same passes as `compile`: for people, not for programs."""
+    """The machine code of LLVM IR text as assembly, after the passes of `compile`: for people, not for programs."""
     engine = _get_engine()
     with _lock, engine.llvm.parse_assembly(text) as module:
         module.verify()
@@ -229,7 +229,8 @@ class Library:
         return self._addresses[symbol]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The tracker before its LLJIT. Our lock is not taken: the collector may run this anywhere, and llvmlite has its own.
+        # The tracker before its LLJIT. Our lock is not taken: the collector may run this anywhere, and llvmlite has
+        # its own.
         tracker = getattr(self, "_tracker", None)
         if tracker is not None and not ending():
             tracker.close()

@@ -1,8 +1,8 @@
 """A small, fast writer of LLVM IR text.
 
-Code generators build strings; no object graph of instructions is kept. A `Value` is a name and a type, both strings. A
-`Module` collects declarations, globals and functions; a `Builder` writes one function, with loops and branches as context
-managers, so that a generator looks like the code that it makes:
+Code generators build strings; no object graph of instructions is kept. A `Value` is a name and a type, both strings.
+A `Module` collects declarations, globals and functions; a `Builder` writes one function, with loops and branches as
+context managers, so that a generator looks like the code that it makes:
 
     module = Module()
     b = module.function("scale", "void", [("ptr", "noalias"), "i64", "double"])

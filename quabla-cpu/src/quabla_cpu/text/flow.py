@@ -167,7 +167,7 @@ class Builder(Memory):
 
     @contextmanager
     def loop(self, start: Value | int, stop: Value | int, step: Value | int = 1) -> Iterator[Value]:
-        """A counted loop over `range(start, stop, step)`, `step` positive; yields the index (`i64` unless given typed)."""
+        """A counted loop over `range(start, stop, step)`, `step` positive; yields the index (`i64` by default)."""
         with self.carry(start, stop, (), step) as (i, _):
             yield i
 

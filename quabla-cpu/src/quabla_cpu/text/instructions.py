@@ -190,7 +190,7 @@ class Instructions:
         return self._emit(vector("i1", lanes(x.type)), f"icmp {predicate} {x.type} {x.name}, {y.name}")
 
     def fcmp(self, predicate: str, x: Value, y: Value) -> Value:
-        """Floating comparison: o.. are false and u.. are true where an operand is NaN (oeq one olt ole ogt oge ord ...)."""
+        """Floating comparison; with a NaN, the o.. are false and the u.. true (oeq one olt ole ogt oge ord ...)."""
         if predicate not in _FCMP:
             raise ValueError(f"fcmp: unknown predicate {predicate!r}; one of {' '.join(_FCMP)}")
         type = self._float("fcmp", x, y)

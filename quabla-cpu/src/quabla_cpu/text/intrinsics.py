@@ -1,15 +1,15 @@
 """The intrinsics that may be called, with their operands.
 
-LLVM aborts the process on some malformed intrinsic calls and takes misspelt names for external functions: hence the list.
+LLVM aborts the process on some malformed intrinsic calls and takes misspelt names for external functions: hence the
+list.
 """
 
 from __future__ import annotations
 
 from .values import INTEGERS, Value, element, is_float
 
-# Intrinsics: name -> (operand kinds, result kind, overload index or -1). Kinds: F any float type, I any integer type, S the same type as
-# the first operand, B i1, M a mask with the lanes of the first operand, E the element of the first operand, P a pointer.
-
+# Name -> (kinds of the operands, kind of the result). F: any float type; I: any integer type; S: the type of the first
+# operand; E: its element; B: i1.
 _F1, _F2, _F3 = ("F", "S"), ("FS", "S"), ("FSS", "S")
 _I1, _I2, _I3 = ("I", "S"), ("IS", "S"), ("ISS", "S")
 INTRINSICS: dict[str, tuple[str, str]] = {

@@ -17,7 +17,7 @@ class Memory(Instructions):
     # Memory
 
     def gep(self, element_type: str, base: Value, *indices: Value | int, inbounds: bool = True) -> Value:
-        """The address of element `index` of an array of `element_type` at `base`; a vector of addresses for vector indices."""
+        """The address of an element of an array of `element_type` at `base`; many addresses for a vector of indices."""
         written, count = [], 1
         for index in indices:
             if isinstance(index, int):

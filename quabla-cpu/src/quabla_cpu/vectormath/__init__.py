@@ -1,14 +1,14 @@
 """Elementary functions on whole vectors, as LLVM IR of our own.
 
-LLVM turns `sin` of a vector into one C library call per lane, at about ten times the cost of what is here. Every function
-exists for float64 (`"f64"`) and float32 (`"f32"`) at any number of lanes, including one:
+LLVM turns `sin` of a vector into one C library call per lane, at about ten times the cost of what is here. Every
+function exists for float64 (`"f64"`) and float32 (`"f32"`) at any number of lanes, including one:
 
     name = vectormath.define(module, "exp", "f64", 8)     # writes the code into a module
     y = vectormath.call(builder, "exp", x)                # calls it, declaring it where needed
     vectormath.library({("exp", "f64", 8)}).imports       # compiled once, kept on disk: symbols and addresses
 
-Errors are at most 2 units in the last place, subnormal numbers included; NaN, infinities and signed zeros come out as in
-NumPy and C99. float32 is computed in float64 and rounded once. `sincos` returns a struct of two vectors.
+Errors are at most 2 units in the last place, subnormal numbers included; NaN, infinities and signed zeros come out as
+in NumPy and C99. float32 is computed in float64 and rounded once. `sincos` returns a struct of two vectors.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _power_of_two(n_bits: Bits) -> Lanes:
 def expm1(x: Lanes) -> Lanes:
     """2**n (expm1(r) + 1) - 1, summed so that nothing cancels."""
     clipped = x.at_most(710.0).at_least(-40.0)
-    n, r, n_bits, lost = reduce_exponent(clipped)
+    _, r, n_bits, lost = reduce_exponent(clipped)
     tail = fma(r * r, estrin(r, EXP), lost)
     half = _power_of_two(n_bits - 1)  # 2**(n - 1), as 2**1024 does not exist
     # half (r + tail) + (half - 0.5); the rounding error of the first two terms goes into the third.

@@ -1,9 +1,10 @@
 """Reduction of huge angles: x = n pi/2 + r for any finite float64, by integer arithmetic, one lane at a time.
 
-x = m 2**e with a 53-bit integer m. The bits of 2/pi that stand for multiples of 4 quarter turns after the multiplication
-by x are skipped; the next 192 bits, times m, give n modulo 4 in the two leading bits and the fraction of a quarter turn
-behind them (M. H. Payne and R. N. Hanek, "Radian Reduction for Trigonometric Functions", SIGNUM Newsletter 18, 1983). No
-float64 comes closer to a multiple of pi/2 than 2**-62, so 128 bits of the fraction leave 64 significant ones.
+x = m 2**e with a 53-bit integer m. The bits of 2/pi that stand for multiples of 4 quarter turns after the
+multiplication by x are skipped; the next 192 bits, times m, give n modulo 4 in the two leading bits and the fraction
+of a quarter turn behind them (M. H. Payne and R. N. Hanek, "Radian Reduction for Trigonometric Functions", SIGNUM
+Newsletter 18, 1983). No float64 comes closer to a multiple of pi/2 than 2**-62, so 128 bits of the fraction leave 64
+significant ones.
 """
 
 from __future__ import annotations

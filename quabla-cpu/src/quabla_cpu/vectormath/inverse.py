@@ -1,8 +1,9 @@
 """arcsin, arccos, arctan, arctan2, cbrt.
 
-arcsin uses arcsin(a) = pi/2 - 2 arcsin(sqrt((1 - a) / 2)) beyond 1/2; arctan of a quotient is brought to |t| <= tan(pi/8)
-by arctan(a / b) = pi/4 + arctan((a - b) / (a + b)) and arctan(a / b) = pi/2 - arctan(b / a) (W. J. Cody and W. Waite,
-"Software Manual for the Elementary Functions", 1980). Quotients are corrected by one fused multiply-add step.
+arcsin uses arcsin(a) = pi/2 - 2 arcsin(sqrt((1 - a) / 2)) beyond 1/2; arctan of a quotient is brought to |t| <=
+tan(pi/8) by arctan(a / b) = pi/4 + arctan((a - b) / (a + b)) and arctan(a / b) = pi/2 - arctan(b / a) (W. J. Cody and
+W. Waite, "Software Manual for the Elementary Functions", 1980). Quotients are corrected by one fused multiply-add
+step.
 
 Polynomials: minimax in the square of the argument, by Remez' exchange algorithm in 60-digit arithmetic, error relative.
 """

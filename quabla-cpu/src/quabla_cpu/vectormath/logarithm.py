@@ -196,7 +196,7 @@ def log_extended(x: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def power(x: Lanes, y: Lanes) -> Lanes:
-    """x**y with the special cases of C's pow: exp(y log|x|), the logarithm and the product in double precision twice."""
+    """x**y with the special cases of C's pow: exp(y log|x|), log and product in twice the precision."""
     magnitude = abs(x)
     log_high, log_low = log_extended(magnitude)
     finite = (magnitude > 0.0) & (magnitude < math.inf)

@@ -1,8 +1,8 @@
 """erf and erfc.
 
-Below 1/2, a polynomial for erf. Beyond, erfc(x) = exp(-x**2) P(q) / (1 + 2 x) with q = (x - K) / (x + K), which maps the
-half line to an interval on which (1 + 2 x) exp(x**2) erfc(x) is smooth (M. M. Shepherd and J. G. Laframboise, "Chebyshev
-Approximation of (1 + 2x) exp(x**2) erfc x in 0 <= x < infinity", Mathematics of Computation 36, 1981).
+Below 1/2, a polynomial for erf. Beyond, erfc(x) = exp(-x**2) P(q) / (1 + 2 x) with q = (x - K) / (x + K), which maps
+the half line to an interval on which (1 + 2 x) exp(x**2) erfc(x) is smooth (M. M. Shepherd and J. G. Laframboise,
+"Chebyshev Approximation of (1 + 2x) exp(x**2) erfc x in 0 <= x < infinity", Mathematics of Computation 36, 1981).
 
 Polynomials: minimax by Remez' exchange algorithm in 60-digit arithmetic.
 """

@@ -5,7 +5,8 @@ make the first subtraction exact (W. J. Cody and W. Waite, "Software Manual for 
 fma: S. Boldo, M. Daumas and R.-C. Li, "Formally Verified Argument Reduction with a Fused Multiply-Add", 2009). Beyond
 `LIMIT` integer arithmetic takes over, lane by lane: see `hugeangle`.
 
-Polynomials: minimax by Remez' exchange algorithm in 60-digit arithmetic, error relative to sin(r) and absolute in cos(r).
+Polynomials: minimax by Remez' exchange algorithm in 60-digit arithmetic, error relative to sin(r) and absolute in
+cos(r).
 """
 
 from __future__ import annotations
@@ -71,12 +72,8 @@ def _with_huge(x: Lanes, fast: tuple[Lanes, Bits] | tuple[Lanes, Bits, Lanes]) -
     branch = b.branch(b.any(beyond.value), likely=False)
     with branch.then():
         slow = hugeangle.reduce_by_call(b, where(beyond, x, LIMIT).value)
-        branch.give(
-            *(
-                b.select(beyond.value, part.value, other.value)
-                for part, other in zip(slow, fast, strict=False)
-            )
-        )
+        pairs: list[tuple[Lanes | Bits, Lanes | Bits]] = list(zip(slow, fast, strict=False))
+        branch.give(*(b.select(beyond.value, part.value, other.value) for part, other in pairs))
     with branch.otherwise():
         branch.give(*(part.value for part in fast))
     return branch.results()
