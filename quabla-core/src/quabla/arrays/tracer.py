@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from quabla.arrays.refusals import user_line
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.errors import TracerError
 from quabla.ir.op import Op, Refused, define
 from quabla.ir.program import Node, Program, Value, prune
 from quabla.shapes import ShapeDtype, aval_of
 
-__all__ = ["Frame", "TraceTensor", "bind", "constant_op", "frames", "full_op", "innermost", "trace"]
+__all__ = ["LIVE", "Frame", "TraceTensor", "bind", "constant_op", "frames", "full_op", "innermost", "trace"]
 
 
 class TraceTensor(Value):
@@ -161,13 +162,21 @@ def frames() -> list[Frame]:
     return _stack.frames
 
 
+LIVE: list[Frame] = []  # the traces in progress in all threads; empty most of the time
+
+
 def check_live(x: TraceTensor) -> None:
     """Raise `TracerError` unless the trace of `x` is in progress in this thread."""
-    if not x.frame.live or x.frame not in _stack.frames:
+    if not x.frame.live:
         raise TracerError(
-            f"a traced value ({x.aval}) escaped its trace: it was kept in a global, a container or another thread while "
-            "its function ran, and is used after that function returned. Return it from the function, or pass it as an "
-            "argument"
+            f"a traced value ({x.aval}) escaped its trace: it was kept in a global, an attribute or a container while its "
+            "function was traced, and is used after that function returned. Return it from the function, or pass it as "
+            f"an argument{user_line()}"
+        )
+    if x.frame not in _stack.frames:
+        raise TracerError(
+            f"a traced value ({x.aval}) is used by another thread than the one that traces its function; pass it to the "
+            f"function that the other thread calls only after the trace, as a concrete array{user_line()}"
         )
 
 
@@ -219,12 +228,14 @@ def trace(
     stack = _stack.frames
     frame = Frame(len(stack))
     stack.append(frame)
+    LIVE.append(frame)
     try:
         args = [frame.input(a, names[i] if names else f"x{i}") for i, a in enumerate(in_avals)]
         outputs = tuple([frame.lift(x) for x in fun(*args)])
     finally:
         frame.live = False
         stack.pop()
+        LIVE.remove(frame)
     captures = tuple(frame.captures)
     inputs = (*frame.inputs, *frame.captures.values())
     input_names = (*frame.names, *(f"capture/{i}" for i in range(len(captures))))

@@ -9,13 +9,12 @@ from quabla import tree
 from quabla.arrays.convert import asarray
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import Frame, TraceTensor
-from quabla.dtypes import float64
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
-from quabla.transforms.staging import Result, as_outputs, name_of, stage, take_apart, target
+from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import Transform, normalize_argnums
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
@@ -39,14 +38,18 @@ def select_arguments(where: str, fun: Any, argnums: tuple[int, ...], count: int)
     return picked
 
 
-def _pair(fun: Any, value: Any) -> tuple[Any, Any]:
+def _pair(where: str, fun: Any, value: Any) -> tuple[Any, Any]:
     if not (isinstance(value, (tuple, list)) and len(value) == 2):
-        raise DtypeError(f"has_aux=True: {name_of(fun)} must return a pair (value, aux), it returned {_shown(value)}")
+        raise DtypeError(
+            f"{where}: with has_aux=True, {name_of(fun)} must return a pair (value, aux), it returned {_shown(value)}"
+        )
     return value[0], value[1]
 
 
 def _shown(value: Any) -> str:
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+    if value is None:
+        return "None (is its return statement missing?)"
+    return a_kind(value) + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
 
 
 def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
@@ -79,7 +82,7 @@ class Gradient(Transform):
         super().__init__(
             fun,
             (self.argnums, self.single, self.has_aux),
-            frozenset(i for i in self.argnums if i >= 0),
+            frozenset(self.argnums),
             self.has_aux,
         )
 
@@ -91,7 +94,7 @@ class Gradient(Transform):
         def split(value: Any) -> tuple[list[Any], Any]:
             aux = None
             if self.has_aux:
-                value, aux = _pair(self.fun, value)
+                value, aux = _pair(self.kind, self.fun, value)
             loss = _scalar_loss(self.kind, self.fun, value)
             if not self.has_aux:
                 return [loss], None
@@ -191,13 +194,16 @@ def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> A
     """`given` as a tangent or cotangent of type `wanted`; None for a value that is not floating."""
     if wanted.dtype.kind != "f":
         return None
+    if given is None:
+        raise DtypeError(f"{where}: the {what}{path} is None; pass zeros of type {wanted}, as quabla.zeros_like makes them")
     if type(given) in (int, float):
         given = asarray(float(given), wanted.dtype)
     elif type(given) is not Tensor and type(given) is not TraceTensor:
         given = asarray(given)
     if given.aval.shape != wanted.shape or given.aval.dtype is not wanted.dtype:
+        like = "its primal" if what == "tangent" else "the value"
         raise ShapeError(
-            f"{where}: the {what}{path} must be of type {aval_of(wanted.shape, wanted.dtype)}, like its primal; got {given.aval}"
+            f"{where}: the {what}{path} must be of type {aval_of(wanted.shape, wanted.dtype)}, like {like}; got {given.aval}"
         )
     return given
 
@@ -206,7 +212,8 @@ def _match(where: str, what: str, given: Any, treedef: Any, avals: Sequence[Shap
     """Take apart a tree of tangents or cotangents that must mirror `treedef`."""
     leaves, found = tree.flatten(given)
     if found != treedef:
-        leaves = tree.flatten_up_to(given, treedef, f"{where}: the {what}s must have the structure of the primals")
+        like = "the primals" if what == "tangent" else "the value"
+        leaves = tree.flatten_up_to(given, treedef, f"{where}: the {what}s must have the structure of {like}")
     paths = tree.paths(treedef)
     out = []
     for leaf, aval, path in zip(leaves, avals, paths, strict=True):
@@ -288,7 +295,7 @@ class Pullback(Transform):
         call = take_apart(self.fun, args[: self.count], {}, self.as_arrays)
 
         def split(value: Any) -> tuple[list[Any], Result]:
-            return as_outputs(self.fun, _pair(self.fun, value)[0] if self.has_aux else value)
+            return as_outputs(self.fun, _pair(self.kind, self.fun, value)[0] if self.has_aux else value)
 
         staged = stage(self.fun, call, split=split)
         cotangents = _match(
@@ -315,7 +322,12 @@ class Plain(Transform):
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the function in the innermost trace."""
-        return self.fun(*args, **kwargs)
+        value = self.fun(*args, **kwargs)
+        if not self.has_aux:
+            return value
+        value, aux = _pair("vjp", self.fun, value)
+        arrays, result = as_outputs(self.fun, value)
+        return result.put_together(arrays), aux
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -347,7 +359,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         return backward(*primals, _adopt(cotangent, value[0] if has_aux else value))  # type: ignore[no-any-return]
 
     if has_aux:
-        out, aux = _pair(fun, value)
+        out, aux = value
         return out, pullback, aux
     return value, pullback
 
@@ -361,7 +373,7 @@ def _adopt(given: Any, values: Any) -> Any:
     return tree.unflatten(
         treedef,
         [
-            asarray(float(g), getattr(v, "dtype", float64)) if type(g) in (int, float, bool) else g
+            asarray(float(g), asarray(v).dtype) if type(g) in (int, float, bool) else g
             for g, v in zip(leaves, likes, strict=True)
         ],
     )

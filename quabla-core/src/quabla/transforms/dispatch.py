@@ -31,7 +31,7 @@ import numpy as np
 
 from quabla import tree
 from quabla.arrays.tensor import Tensor
-from quabla.arrays.tracer import TraceTensor
+from quabla.arrays.tracer import frames, innermost
 from quabla.backends import registry
 from quabla.backends.protocol import Executable, NativeEntry
 from quabla.errors import RetraceLimitError, TracerError
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiled", "compile_call", "slow_call"]
 
-# One thread traces at a time: LLVM compiles under one lock anyway, and a lock per function could deadlock where two
-# functions call each other. A thread may enter again, since a function being traced calls others.
-_tracing = threading.RLock()
+_inserting = threading.Lock()
 
 _BLOCK_LIMIT = 4096  # larger output blocks come from NumPy, whose memory is not cleared first
 
@@ -68,34 +66,50 @@ class Compiled:
 def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a transform on any arguments: record it in a trace, or look up, if need be compile, and run its program."""
     call = take_apart(transform, args, kwargs, transform.as_arrays, transform.static_argnums)
-    if any(type(x) is TraceTensor for x in call.arrays):
+    if innermost(call.arrays) is not None:
         return transform.apply(args, kwargs)
-    found = transform.cache.entries.get(call.key)
-    if found is not None:
-        return found.run(call.arrays)
-    with _tracing:
-        found = transform.cache.entries.get(call.key)
-        if found is None:
-            found = _compile(transform, call)
-            if not isinstance(found, Compiled):
-                return found[0]
+    if frames():
+        return _call_within_trace(transform, call)
+    entries = transform.cache.entries
+    found = entries.get(call.key)
+    if found is None:
+        # Threads that arrive together compile once. A thread that waits here is not tracing and so holds no such lock:
+        # two functions that call each other cannot deadlock.
+        with transform.cache.lock:
+            found = entries.get(call.key)
+            if found is None:
+                _check_limit(transform, call)
+                found = _compile(transform, call, _stage(transform, call))
     return found.run(call.arrays)
 
 
-def _compile(transform: Transform, call: Call) -> Any:
-    """The program compiled for `call`; or, in a tuple, the result of the call where it belongs to a trace in progress."""
-    entries = transform.cache.entries
-    if len(entries) >= transform.max_traces:
-        raise RetraceLimitError(_limit_message(transform, call))
+def _call_within_trace(transform: Transform, call: Call) -> Any:
+    """Call a transform on concrete arrays while this thread traces an enclosing function.
+
+    The transform is traced even where it was compiled before: this time it may close over values of the enclosing
+    trace, and then the call is part of that trace.
+    """
+    found = transform.cache.entries.get(call.key)
+    if found is None:
+        _check_limit(transform, call)
     staged = _stage(transform, call)
     if staged.captures:
-        # The function closes over traced values of an enclosing function, so this call is part of that trace.
-        outputs = inline(staged.program, [*call.arrays, *staged.captures])
-        return (staged.result.put_together(outputs),)
+        return staged.result.put_together(inline(staged.program, [*call.arrays, *staged.captures]))
+    return (found or _compile(transform, call, staged)).run(call.arrays)
+
+
+def _check_limit(transform: Transform, call: Call) -> None:
+    if len(transform.cache.entries) >= transform.max_traces:
+        raise RetraceLimitError(_limit_message(transform, call))
+
+
+def _compile(transform: Transform, call: Call, staged: Staged) -> Compiled:
+    """Compile what was staged for `call`, and keep it."""
     executable = _compile_program(staged.program, transform.device)
     compiled = Compiled(executable, call.without_arrays(), staged.result)
-    entries[call.key] = compiled
-    transform.cache.guard = make_guard(compiled, transform.cache.guard)
+    with _inserting:
+        transform.cache.entries[call.key] = compiled
+        transform.cache.guard = make_guard(compiled, transform.cache.guard)
     return compiled
 
 
@@ -131,7 +145,7 @@ def _compile_program(program: Program, device: str | None) -> Executable:
 
 def _limit_message(transform: Transform, call: Call) -> str:
     name = name_of(transform)
-    seen = "\n".join(f"  {_signature(c.call)}" for c in transform.cache.entries.values())
+    seen = "\n".join(f"  {c.call.shown()}" for c in list(transform.cache.entries.values()))
     numbers = any(type(leaf) is not ShapeDtype for leaf in call.leaves)
     advice = (
         "Python numbers are static: a new value is a new trace. Pass a number that changes as quabla.array(s)"
@@ -140,14 +154,8 @@ def _limit_message(transform: Transform, call: Call) -> str:
     )
     return (
         f"{name}: already traced for {len(transform.cache.entries)} signatures, which is its max_traces:\n{seen}\n"
-        f"and now called with\n  {_signature(call)}\n{advice}, or raise the limit: quabla.jit(f, max_traces=...)."
+        f"and now called with\n  {call.shown()}\n{advice}, or raise the limit: quabla.jit(f, max_traces=...)."
     )
-
-
-def _signature(call: Call) -> str:
-    args, kwargs = tree.unflatten(call.treedef, list(call.leaves))
-    shown = [repr(a) for a in args] + [f"{k}={v!r}" for k, v in kwargs.items()]
-    return f"({', '.join(shown)})"
 
 
 # --- the guard --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import Frame, TraceTensor, trace
 from quabla.dtypes import float32, float64
 from quabla.ir.program import Program
-from quabla.ops.structure import concatenate, lead, permute, reshape_to, strided_slice, zeros_like
+from quabla.ops.structure import cast, concatenate, lead, permute, reshape_to, strided_slice, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.derivatives import grad, select_arguments
@@ -34,7 +34,7 @@ class Jacobian(Transform):
 
     def __init__(self, fun: Callable[..., Any], argnums: Any) -> None:
         self.argnums, self.single = normalize_argnums(self.kind, argnums)
-        super().__init__(fun, (self.argnums, self.single), frozenset(i for i in self.argnums if i >= 0))
+        super().__init__(fun, (self.argnums, self.single), frozenset(self.argnums))
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the Jacobian in the innermost trace."""
@@ -146,9 +146,9 @@ def _by_rows(
     stacked = _pushed(frame, pulled, primals, outs)
     blocks, at = [], 0
     for out in outs:
-        blocks.append(
-            [reshape_to(_rows(s, at, out.size), out.shape + a.shape) for s, a in zip(stacked, ins, strict=True)]
-        )
+        # Blocks have the dtype of the result, as in forward mode.
+        rows = [cast(_rows(s, at, out.size), out.dtype) for s in stacked]
+        blocks.append([reshape_to(r, out.shape + a.shape) for r, a in zip(rows, ins, strict=True)])
         at += out.size
     return blocks
 

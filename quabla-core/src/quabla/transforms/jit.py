@@ -9,7 +9,7 @@ from typing import Any, final
 from quabla.errors import DtypeError
 from quabla.ir.program import Program
 from quabla.transforms import dispatch
-from quabla.transforms.staging import take_apart
+from quabla.transforms.staging import name_of, take_apart
 from quabla.transforms.transform import Transform
 
 __all__ = ["jit"]
@@ -25,6 +25,7 @@ class LoweredFunction:
 
     program: Program
     _compiled: dispatch.Compiled
+    _name: str
 
     def compile(self) -> Callable[..., Any]:
         """The compiled function, for exactly the structure and types it was lowered for.
@@ -35,12 +36,12 @@ class LoweredFunction:
             >>> f(qb.array([1.0, 2.0])).tolist()
             [2.0, 4.0]
         """
-        compiled = self._compiled
+        compiled, name = self._compiled, self._name
 
         def call(*args: Any, **kwargs: Any) -> Any:
             taken = take_apart(call, args, kwargs)
             if taken.key != compiled.call.key:
-                raise DtypeError(f"compiled for {compiled.call.leaves}, called with {taken.leaves}")
+                raise DtypeError(f"{name}: compiled for {compiled.call.shown()}, called with {taken.shown()}")
             return compiled.run(taken.arrays)
 
         return call
@@ -68,7 +69,7 @@ class Jitted(Transform):
         """Trace and lower for the types of these arguments, which may be arrays or `ShapeDtype`s."""
         call = take_apart(self, args, kwargs, self.as_arrays, self.static_argnums, abstract=True)
         compiled, program = dispatch.compile_call(self, call)
-        return LoweredFunction(program, compiled)
+        return LoweredFunction(program, compiled, name_of(self))
 
 
 def jit(

@@ -12,18 +12,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 
 from quabla import tree
 from quabla.arrays.convert import asarray
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import Frame, TraceTensor, frames, innermost, trace
-from quabla.dtypes import float64
-from quabla.errors import DtypeError, QuablaError
+from quabla.arrays.view import TensorView
+from quabla.errors import DtypeError, QuablaError, ShapeError
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms.forward import replay
 
-__all__ = ["Call", "Result", "Static", "inline", "name_of", "stage", "take_apart"]
+__all__ = ["Call", "Result", "Static", "a_kind", "as_outputs", "inline", "name_of", "stage", "take_apart", "target"]
 
 
 class Static:
@@ -36,7 +37,7 @@ class Static:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self.key = (type(value), value.hex() if isinstance(value, float) else value)
+        self.key = _static_key(value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Static) and self.key == other.key
@@ -46,6 +47,14 @@ class Static:
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+def _static_key(value: Any) -> Any:
+    if isinstance(value, float):
+        return (type(value), value.hex())
+    if isinstance(value, tuple):
+        return (type(value), tuple(_static_key(v) for v in value))
+    return (type(value), value)
 
 
 @dataclass(slots=True)
@@ -76,6 +85,11 @@ class Call:
         """What a trace depends on."""
         return (self.treedef, self.leaves)
 
+    def shown(self) -> str:
+        """The signature for messages, as in "(float64[3], n=2)"."""
+        args, kwargs = tree.unflatten(self.treedef, list(self.leaves))
+        return f"({', '.join([repr(a) for a in args] + [f'{k}={v!r}' for k, v in kwargs.items()])})"
+
     def put_together(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments with other arrays in the places of the array leaves."""
         rest = iter(arrays)
@@ -92,14 +106,18 @@ class Call:
 
     def names(self, fun: Any) -> list[str]:
         """A name per array leaf: the parameter of `fun`, then the path within it."""
-        args_def, kwargs_def = self.treedef.children
-        params = _parameters(fun)
-        names = []
-        for i, child in enumerate(args_def.children):
-            base = params[i] if i < len(params) else f"arg{i}"
-            names += ["/".join((base, *p)) if p else base for p in tree.paths(child)]
-        names += ["/".join(p) for p in tree.paths(kwargs_def)]
+        names = _leaf_names(fun, self.treedef)
         return [n for n, leaf in zip(names, self.leaves, strict=True) if type(leaf) is ShapeDtype]
+
+
+def _leaf_names(fun: Any, treedef: Any) -> list[str]:
+    args_def, kwargs_def = treedef.children
+    params = _parameters(fun)
+    names = []
+    for i, child in enumerate(args_def.children):
+        base = params[i] if i < len(params) else f"arg{i}"
+        names += ["/".join((base, *p)) for p in tree.paths(child)]
+    return names + ["/".join(p) for p in tree.paths(kwargs_def)]
 
 
 def _parameters(fun: Any) -> list[str]:
@@ -113,6 +131,14 @@ def _parameters(fun: Any) -> list[str]:
 def name_of(fun: Any) -> str:
     """How a function is called in messages."""
     return str(getattr(fun, "__name__", None) or getattr(fun, "name", None) or type(fun).__name__)
+
+
+def a_kind(value: Any) -> str:
+    """What `value` is, for messages: "a str", "an ndarray", "an array float64[3]"."""
+    if type(value) is Tensor or type(value) is TraceTensor:
+        return f"an array {value.aval}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
 
 
 _NUMBERS = (float, int, bool)
@@ -132,7 +158,8 @@ def take_apart(
         fun: the function, for names in messages.
         args: positional arguments, pytrees.
         kwargs: keyword arguments, pytrees.
-        as_arrays: the positions in which Python numbers become float64 arrays; elsewhere they are static.
+        as_arrays: the positions, negative ones counted from the end, in which Python numbers become float64 arrays and
+            Python bools become bool arrays; elsewhere they are static.
         static: the positions that are static as a whole; their arguments must be hashable.
         abstract: whether ShapeDtype leaves are allowed.
 
@@ -153,7 +180,7 @@ def take_apart(
             if i not in converts:
                 leaves.append(Static(leaf))
                 continue
-            leaf = asarray(float(leaf), float64)
+            leaf = asarray(leaf)
         elif kind is _StaticArgument:
             leaves.append(Static(leaf.value))
             continue
@@ -182,8 +209,8 @@ def _hashable(fun: Any, i: int, value: Any) -> Any:
         hash(value)
     except TypeError:
         raise DtypeError(
-            f"{name_of(fun)}: static argument {i} is a {type(value).__name__}, which is not hashable; pass a tuple, a "
-            "number, a string or a frozen dataclass"
+            f"{name_of(fun)}: static argument {i} is {a_kind(value)}, which is not hashable; pass a tuple, a number, a "
+            "string or a frozen dataclass"
         ) from None
     return value
 
@@ -191,26 +218,31 @@ def _hashable(fun: Any, i: int, value: Any) -> Any:
 def _leaves_of(treedef: Any, positions: Collection[int]) -> set[int]:
     found: set[int] = set()
     at = 0
-    for i, child in enumerate(treedef.children[0].children):
-        if i in positions:
+    args = treedef.children[0].children
+    for i, child in enumerate(args):
+        if i in positions or i - len(args) in positions:
             found.update(range(at, at + child.num_leaves))
         at += child.num_leaves
     return found
 
 
 def _as_leaf(fun: Any, treedef: Any, i: int, leaf: Any) -> Tensor:
-    try:
-        if callable(leaf) or isinstance(leaf, (str, bytes)):
-            raise DtypeError(f"a {type(leaf).__name__} is no array")
-        return asarray(leaf)
-    except (QuablaError, TypeError, ValueError) as error:
-        args_def = treedef.children[0]
-        where = tree.paths(args_def)[i] if i < args_def.num_leaves else tree.paths(treedef.children[1])[i - args_def.num_leaves]
-        at = "/".join(where)
-        raise DtypeError(
-            f"{name_of(fun)}: argument {at} is a {type(leaf).__name__}, and arguments are arrays, numbers and containers "
-            f"of them ({error}); pass other values through a closure, or to jit with static_argnums"
-        ) from error
+    where = f"{name_of(fun)}: argument {_leaf_names(fun, treedef)[i]}"
+    if not callable(leaf) and not isinstance(leaf, (str, bytes)) and _holds_numbers(leaf):
+        try:
+            return asarray(leaf)
+        except (ShapeError, DtypeError) as error:
+            raise type(error)(f"{where}: {str(error).removeprefix('asarray: ')}") from error
+    raise DtypeError(
+        f"{where} is {a_kind(leaf)}; arguments are arrays, numbers and containers (tuples, lists, dicts, dataclasses) of "
+        "them. Let the function close over other values, or mark them static: quabla.jit(f, static_argnums=...)"
+    )
+
+
+def _holds_numbers(leaf: Any) -> bool:
+    if isinstance(leaf, (int, float, TensorView, np.generic, memoryview, bytearray, range)):
+        return True
+    return hasattr(leaf, "__array__") or hasattr(leaf, "__array_interface__") or hasattr(leaf, "__dlpack__")
 
 
 @dataclass(slots=True)
@@ -233,7 +265,7 @@ def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], 
     Args:
         fun: the function, for messages.
         value: what it returned.
-        passing: whether leaves that are no arrays pass through, as in auxiliary results.
+        passing: whether leaves that are no arrays, Python numbers among them, pass through, as in auxiliary results.
 
     Returns:
         The array leaves and the structure.
@@ -248,7 +280,7 @@ def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], 
         kind = type(leaf)
         if kind is not Tensor and kind is not TraceTensor:
             try:
-                if isinstance(leaf, (str, bytes)) or callable(leaf):
+                if isinstance(leaf, (str, bytes)) or callable(leaf) or (passing and kind in _NUMBERS):
                     raise TypeError("no array")
                 leaf = asarray(leaf)
             except (QuablaError, TypeError, ValueError) as error:
@@ -258,8 +290,9 @@ def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], 
                     leaves.append(static)
                     continue
                 at = "/".join(tree.paths(treedef)[i])
+                why = f" ({str(error).removeprefix('asarray: ')})" if isinstance(leaf, np.ndarray) else ""
                 raise DtypeError(
-                    f"{name_of(fun)} returned a {type(leaf).__name__}{' at ' + at if at else ''}; a function that is "
+                    f"{name_of(fun)} returned {a_kind(leaf)}{' at ' + at if at else ''}{why}; a function that is "
                     "transformed or compiled returns arrays, numbers, and tuples, lists or dicts of them"
                 ) from error
         leaves.append(len(arrays))

@@ -10,10 +10,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from quabla.arrays.tracer import LIVE
 from quabla.errors import DtypeError
 from quabla.transforms import dispatch  # noqa: F401 - installs the guard with which caches begin
 from quabla.transforms.cache import cache_for
-from quabla.transforms.staging import name_of
+from quabla.transforms.staging import a_kind, name_of
 
 __all__ = ["Transform", "normalize_argnums"]
 
@@ -42,7 +43,7 @@ class Transform:
         has_aux: bool = False,
     ) -> None:
         if not callable(fun):
-            raise DtypeError(f"{self.kind}: the first argument must be a function, got a {type(fun).__name__}")
+            raise DtypeError(f"{self.kind}: the first argument must be a function, got {a_kind(fun)}")
         self.fun = fun
         inner: Transform | None = fun if isinstance(fun, Transform) else None
         self.root = inner.root if inner else fun
@@ -62,6 +63,8 @@ class Transform:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if LIVE:  # within a trace the call may be part of it, even if all its arguments are concrete
+            return dispatch.slow_call(self, args, kwargs)
         # The guard is generated code for the signature seen last; it falls back to `dispatch.slow_call`.
         return self.cache.guard(self, args, kwargs)
 

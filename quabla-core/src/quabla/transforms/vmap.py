@@ -11,7 +11,7 @@ from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import broadcast, permute
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
-from quabla.transforms.staging import Call, name_of, stage, take_apart, target
+from quabla.transforms.staging import Call, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import Transform
 
 __all__ = ["vmap"]
@@ -54,7 +54,7 @@ class Batched(Transform):
         axes, size = self._mapped_axes(call)
         inner = [_less(a, axis) for a, axis in zip(call.avals, axes, strict=True)]
         one = Call(call.treedef, _with_avals(call.leaves, inner), [])
-        staged = stage(self.fun, one)
+        staged = stage(self.fun, one, split=lambda value: as_outputs(self.fun, value, self.passing))
         frame = target(call.arrays, staged.captures)
         values = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
         all_axes = [*axes, *[None] * len(staged.captures)]
