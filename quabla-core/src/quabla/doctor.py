@@ -87,22 +87,26 @@ def examine() -> Report:
         plugins=plugins,
         devices=devices,
         default=default,
-        healthy=any(d.name.partition(":")[0] == default and not d.problem for d in devices),
+        healthy=any(d.name in (default, f"{default}:0") and not d.problem for d in devices),
         absent={name: text for name, text in ADVICE.items() if name not in {p.name for p in plugins}},
     )
+
+
+def _field(dist: Distribution, key: str) -> str:
+    return str(dist.metadata[key]) if key in dist.metadata else ""
 
 
 def _installed(found: Iterable[Distribution]) -> Iterator[Installed]:
     ours: dict[tuple[str, str], Distribution] = {}
     for dist in found:
-        name = re.sub(r"[-_.]+", "-", dist.metadata["Name"] or "").lower()
+        name = re.sub(r"[-_.]+", "-", _field(dist, "Name")).lower()
         if name == "quabla" or name.startswith("quabla-"):
             # A folder that stands on the path twice does not hold two distributions.
             ours.setdefault((name, os.path.realpath(str(dist.locate_file("")))), dist)
     times = Counter(name for name, _ in ours)
     for (name, _), dist in sorted(ours.items(), key=lambda item: item[0]):
         problem = ""
-        if MARK not in re.split(r"[,\s]+", dist.metadata.get("Keywords") or ""):
+        if MARK not in re.split(r"[,\s]+", _field(dist, "Keywords")):
             problem = "is by other authors and only has the name; uninstall it"
         elif dist.version != VERSION:
             problem = f"does not fit to this quabla-core, which is {VERSION}; install both from one checkout"

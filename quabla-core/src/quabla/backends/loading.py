@@ -89,7 +89,7 @@ def installed() -> Iterator[Source]:
             continue
         name = version = "unknown"
         try:
-            name, version = dist.metadata["Name"] or "unknown", dist.metadata["Version"] or "unknown"
+            name, version = dist.metadata["Name"], dist.metadata["Version"]
             points = list(dist.entry_points.select(group=GROUP))
         except Exception as e:
             yield Source(name, _raiser(e), name, version)
