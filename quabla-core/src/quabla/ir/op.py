@@ -67,6 +67,10 @@ class Op:
         vjp: `(ct, operands, out, wanted, **params) -> tuple`: only where the derived pullback would be worse.
         batch: `(operands, mapped, size, **params) -> out`: operands with `mapped[i]` carry a leading axis of extent
             `size`; so does the result.
+        forward: `(primals, tangents, **params) -> (outs, tangents)`: for ops that hold programs, value and tangent
+            together, in place of `jvp`, so that a derivative of a loop is one loop.
+        reverse: `(frame, operands, wanted, **params) -> (outs, pullback)`: the same for reverse mode; `pullback(cts)` records
+            the backward pass.
         decompose: `(*operands, **params) -> out` in terms of simpler ops, for backends without the op.
         samples: a function that yields the calls that the conformance suite runs.
         family: "elementwise", "compare", "reduce", "structural", "product", "source", "region" or "other".
@@ -81,6 +85,8 @@ class Op:
     transpose: Callable[..., tuple[Any, ...]] | None = None
     vjp: Callable[..., tuple[Any, ...]] | None = None
     batch: Callable[..., Any] | Refused | None = None
+    forward: Callable[..., Any] | None = None
+    reverse: Callable[..., Any] | None = None
     decompose: Callable[..., Any] | None = None
     samples: Callable[[], Iterator[Sample]] | None = None
     family: str = "other"
@@ -119,8 +125,8 @@ def define(op: Op) -> Op:
         TypeError: naming the op and the missing rule.
     """
     missing = []
-    if op.jvp is None and op.linear is None:
-        missing.append("jvp (or linear, or Refused)")
+    if op.jvp is None and op.linear is None and (op.forward is None or op.reverse is None):
+        missing.append("jvp (or linear, or Refused; or forward and reverse)")
     if op.linear is not None and op.transpose is None:
         missing.append("transpose (required by linear)")
     if op.batch is None:

@@ -75,13 +75,17 @@ def jvp_values(
     tangent: dict[Any, Any] = {v: t for v, t in zip(program.inputs, tangents, strict=True) if t is not None}
     for node in program.nodes:
         operands = tuple([value[v] for v in node.inputs])
-        out = replay(frame, node, operands)
         multiple = node.op.multiple
+        moving = [tangent.get(v) for v in node.inputs]
+        moves = any(t is not None for t in moving)
+        if moves and node.op.forward is not None:
+            out, t_out = node.op.forward(operands, moving, **node.params)
+        else:
+            out = replay(frame, node, operands)
+            t_out = apply_jvp(node.op, operands, moving, out, node.params) if moves else None
         for v, o in zip(node.outputs, out if multiple else (out,), strict=True):
             value[v] = o
-        moving = [tangent.get(v) for v in node.inputs]
-        if any(t is not None for t in moving):
-            t_out = apply_jvp(node.op, operands, moving, out, node.params)
+        if t_out is not None:
             for v, t in zip(node.outputs, t_out if multiple else (t_out,), strict=True):
                 if t is not None:
                     tangent[v] = t

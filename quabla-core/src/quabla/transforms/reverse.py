@@ -89,21 +89,35 @@ def transpose_nodes(
         cts_out = [cts.get(v) for v in node.outputs]
         if all(ct is None for ct in cts_out):
             continue
-        rule = node.op.transpose or node.op.vjp
-        if rule is None:
-            raise UnsupportedOperationError(
-                f"{node.op.name}: a derivative rule applied it to a tangent, but it is not linear", op=node.op.name
-            )
         given = tuple(cts_out) if node.op.multiple else cts_out[0]
-        if node.op.transpose is not None:
-            back = node.op.transpose(given, node.inputs, wanted, **node.params)
-        else:
-            outs: Any = node.outputs if node.op.multiple else node.outputs[0]
-            back = rule(given, node.inputs, outs, wanted, **node.params)
+        back = _transposed(frame, node, given, wanted)
         for v, w, ct in zip(node.inputs, wanted, back, strict=True):
             if w and ct is not None:
                 accumulate(frame, cts, v, ct)
     return [None if t is None else cts.get(t) for t in tangents]
+
+
+def _recorded(frame: Frame, node: Node, operands: Any, needs: Sequence[bool]) -> tuple[Any, Any]:
+    """The result of a node on other operands, and its pullback."""
+    if node.op.reverse is not None:
+        return node.op.reverse(frame, operands, needs, **node.params)  # type: ignore[no-any-return]
+    out = replay(frame, node, operands)
+    return out, lambda ct: pullback(frame, node.op, operands, out, ct, needs, node.params)
+
+
+def _transposed(frame: Frame, node: Node, ct: Any, wanted: Sequence[bool]) -> Any:
+    """The cotangents of the operands of a node that is linear in those wanted."""
+    op = node.op
+    if op.transpose is not None:
+        return op.transpose(ct, node.inputs, wanted, **node.params)
+    if op.reverse is not None:
+        return op.reverse(frame, node.inputs, wanted, **node.params)[1](ct)
+    if op.vjp is None:
+        raise UnsupportedOperationError(
+            f"{op.name}: a derivative rule applied it to a tangent, but it is not linear", op=op.name
+        )
+    outs: Any = node.outputs if op.multiple else node.outputs[0]
+    return op.vjp(ct, node.inputs, outs, wanted, **node.params)
 
 
 def vjp_values(
@@ -126,35 +140,31 @@ def vjp_values(
     """
     value: dict[Any, Any] = dict(zip(program.inputs, primals, strict=True))
     active: set[Any] = {v for v, w in zip(program.inputs, wanted, strict=True) if w and v.aval.dtype.kind == "f"}
-    steps = []
+    steps: list[tuple[Node, Any]] = []
     for node in program.nodes:
         operands = tuple([value[v] for v in node.inputs])
-        out = replay(frame, node, operands)
-        outs = out if node.op.multiple else (out,)
-        for v, o in zip(node.outputs, outs, strict=True):
-            value[v] = o
         needs = [v in active for v in node.inputs]
+        back = None
         if True in needs and any(v.aval.dtype.kind == "f" for v in node.outputs):
             active.update(v for v in node.outputs if v.aval.dtype.kind == "f")
-            steps.append((node, operands, out, needs))
+            out, back = _recorded(frame, node, operands, needs)
+            steps.append((node, back))
+        else:
+            out = replay(frame, node, operands)
+        for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
+            value[v] = o
 
     def backward(cts_out: Sequence[TraceTensor | None]) -> list[TraceTensor | None]:
         cts: dict[Any, Any] = {}
         for v, ct in zip(program.outputs, cts_out, strict=True):
             if ct is not None and v in active:
                 accumulate(frame, cts, v, ct)
-        for node, operands, out, needs in reversed(steps):
-            if node.op.multiple:
-                given: Any = tuple(cts.get(v) for v in node.outputs)
-                if all(ct is None for ct in given):
-                    continue
-            else:
-                given = cts.get(node.outputs[0])
-                if given is None:
-                    continue
-            back = pullback(frame, node.op, operands, out, given, needs, node.params)
-            for v, need, ct in zip(node.inputs, needs, back, strict=True):
-                if need and ct is not None:
+        for node, back in reversed(steps):
+            given = tuple([cts.get(v) for v in node.outputs])
+            if all(ct is None for ct in given):
+                continue
+            for v, ct in zip(node.inputs, back(given if node.op.multiple else given[0]), strict=True):
+                if ct is not None and v in active:
                     accumulate(frame, cts, v, ct)
         return [cts.get(v) if w else None for v, w in zip(program.inputs, wanted, strict=True)]
 
