@@ -119,7 +119,9 @@ def moments(where: str, params: Any) -> Any:
 
 
 def _zeros(where: str, leaf: Any, path: Sequence[str]) -> Any:
-    if type(leaf) in (int, float, bool):
+    if type(leaf) is bool:
+        return None
+    if type(leaf) in (int, float):
         return asarray(0.0, float64)
     if not isinstance(leaf, (Tensor, TraceTensor)):
         try:

@@ -132,9 +132,9 @@ class Trainer:
         self._run_one = self._plan.step
         self._slots = _slots(call, batched, count)
         self._avals = [x.aval for x in arrays]
-        self._lock = (
-            threading.RLock()
-        )  # reentrant: a signal's handler may read what its own thread is stepping
+        # Plans take care of their own steps and readings; this is for a batch, which is replaced and then stepped on.
+        # Reentrant, since a signal's handler may step, too.
+        self._lock = threading.RLock()
         self._name = name_of(loss)
         self.program = program
         self.device = name
@@ -158,9 +158,9 @@ class Trainer:
             >>> trainer.params.item()
             2.0
         """
-        with self._lock:
-            if batch or self._slots:
-                self._replace(batch)
+        if batch or self._slots:
+            self._step_on(batch)
+        else:
             self._run_one()
 
     def run(self, steps: int) -> None:
@@ -179,16 +179,14 @@ class Trainer:
         portion = 1
         while steps > 0:
             start = time.perf_counter()
-            with self._lock:
-                self._plan.run(min(portion, steps))
+            self._plan.run(min(portion, steps))
             steps -= portion
             seconds = max(time.perf_counter() - start, 1e-6)
             portion = max(1, int(min(1000.0, _PATIENCE_SECONDS / seconds) * portion))
 
     def loss(self) -> Tensor:
         """The loss at the parameters from which the last step started; NaN before the first step."""
-        with self._lock:
-            return self._plan.loss()
+        return self._plan.loss()
 
     @property
     def params(self) -> Any:
@@ -207,9 +205,7 @@ class Trainer:
             >>> trainer.params.item()
             0.0
         """
-        with self._lock:
-            leaves = self._plan.state()
-        state: TrainerState = tree.unflatten(self._treedef, leaves)
+        state: TrainerState = tree.unflatten(self._treedef, self._plan.state())
         return state
 
     def set_state(self, state: Any) -> None:
@@ -227,10 +223,9 @@ class Trainer:
         leaves = tree.flatten_up_to(state, self._treedef, "Trainer.set_state")
         places = zip(leaves, self._avals, tree.paths(self._treedef), strict=True)
         arrays = [_fitting(f"Trainer.set_state: {'/'.join(path)}", x, aval) for x, aval, path in places]
-        with self._lock:
-            self._plan.set_state(arrays)
+        self._plan.set_state(arrays)
 
-    def _replace(self, batch: Sequence[Any]) -> None:
+    def _step_on(self, batch: Sequence[Any]) -> None:
         if len(batch) != len(self._slots):
             wanted = (
                 ", ".join(f"data {s.position}" for s in self._slots) or "none, as there are no batch_argnums"
@@ -240,9 +235,11 @@ class Trainer:
             )
         arrays = [_batch(slot, value) for slot, value in zip(self._slots, batch, strict=True)]
         # All of them have been checked; from here on nothing is refused.
-        for slot, values in zip(self._slots, arrays, strict=True):
-            for i, x in enumerate(values):
-                self._plan.replace(slot.first + i, x)
+        with self._lock:
+            for slot, values in zip(self._slots, arrays, strict=True):
+                for i, x in enumerate(values):
+                    self._plan.replace(slot.first + i, x)
+            self._run_one()
 
     def __repr__(self) -> str:
         size = sum(a.size for a in self._avals[: self._treedef.children[0].num_leaves])

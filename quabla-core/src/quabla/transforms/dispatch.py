@@ -47,6 +47,8 @@ __all__ = ["Compiled", "compile_call", "slow_call"]
 
 _inserting = threading.Lock()
 
+_CHAIN = 32  # the longest chain of guards
+
 _BLOCK_LIMIT = 4096  # larger output blocks come from NumPy, whose memory is not cleared first
 
 
@@ -109,7 +111,10 @@ def _compile(transform: Transform, call: Call, staged: Staged) -> Compiled:
     compiled = Compiled(executable, call.without_arrays(), staged.result)
     with _inserting:
         transform.cache.entries[call.key] = compiled
-        transform.cache.guard = make_guard(compiled, transform.cache.guard)
+        # A call goes down the chain of guards as deep as it is long, so now and then the chain starts anew; `slow_call`
+        # finds what the old one knew.
+        other = transform.cache.guard if len(transform.cache.entries) % _CHAIN else slow_call
+        transform.cache.guard = make_guard(compiled, other)
     return compiled
 
 
