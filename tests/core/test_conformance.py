@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from quabla.testing.conformance import *  # noqa: F403 - the tests of the suite 
 from quabla.testing.conformance import pytest_generate_tests as pytest_generate_tests
 from quabla.testing.numeric import MismatchError, assert_close, assert_dot_identity, central_difference
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+# From a source folder nothing announces the plugin.
+PLUGIN = [] if any(e.name == "quabla" for e in entry_points(group="pytest11")) else ["-p", "quabla.testing.plugin"]
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_sources_stand_alone() -> None:
 
 def test_the_suite_runs_by_its_name(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "quabla.testing.plugin", "--pyargs", "quabla.testing.conformance",
+        [sys.executable, "-m", "pytest", "-q", *PLUGIN, "--pyargs", "quabla.testing.conformance",
          "--quabla-device=reference", "-k", "add or reduce_max", "-p", "no:cacheprovider"],
         cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
@@ -59,7 +61,7 @@ def test_the_suite_runs_by_its_name(tmp_path: Path) -> None:
 
 def test_a_device_that_is_not_there_fails_by_name(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "quabla.testing.plugin", "--pyargs", "quabla.testing.conformance",
+        [sys.executable, "-m", "pytest", "-q", *PLUGIN, "--pyargs", "quabla.testing.conformance",
          "--quabla-device=abacus", "-k", "capabilities", "-p", "no:cacheprovider"],
         cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip

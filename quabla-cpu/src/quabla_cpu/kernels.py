@@ -33,6 +33,7 @@ class Code:
         pointers: the address of each buffer.
         blas: the BLAS functions used so far.
         known: what is in registers already: values at the top level of the function, by where in memory they are.
+        writers: the store that wrote to a buffer last.
     """
 
     def __init__(self, b: Builder, vector_bytes: int, fma: bool) -> None:
@@ -41,8 +42,15 @@ class Code:
         self.fma = fma
         self.pointers: dict[Buffer, Value] = {}
         self.known: dict[Any, Value] = {}
+        self.writers: dict[Buffer, Store] = {}
         self.blas: set[str] = set()
         self.scratches: dict[int, Value] = {}
+
+    def written(self, e: Store) -> None:
+        """Forget what was known of a buffer that another store has written to: `pad` and `concat` use several."""
+        if self.writers.setdefault(e.buffer, e) is not e:
+            self.writers[e.buffer] = e
+            self.known = {key: x for key, x in self.known.items() if key[0] is not e.buffer}
 
     def scratch(self, nbytes: int) -> Value:
         """Memory on the native stack that is used at once and not kept: later calls return the same again."""
@@ -310,6 +318,7 @@ class _Nest:
 
     def _store(self, i: int, e: Store) -> None:
         d = e.buffer.dtype
+        self.code.written(e)
         if self.axis < 0:
             store(self.b, d, self.values[e.value], self.addresses[i])
             self.code.known[e.buffer, e.offset] = self.values[e.value]

@@ -16,7 +16,7 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import trace
 from quabla.dtypes import dtype, float32, float64
 from quabla.ir.program import Program
-from quabla.ops import compare, elementwise, index, matmul, reduce, shape
+from quabla.ops import compare, elementwise, index, matmul, reduce, shape, structure
 from quabla.testing.table import types_of
 from quabla.transforms import batch, forward, reverse
 
@@ -76,6 +76,14 @@ def _pieces(x: Any) -> list[Any]:
     parts = shape.split(turned, [1, 3], axis=1)
     joined = shape.concat([parts[2], parts[0], parts[1]], axis=1)
     return [joined, shape.roll(joined, 2, axis=0)[1::2, ::-1], shape.tril(x, -1), shape.tile(x[0], 2)]
+
+
+def _assembled(x: Any, y: Any) -> list[Any]:
+    # Several parts make one array, which is then read as a whole and in parts that are not those it was made of.
+    rows = structure.pad(x, (0, 0), (2, 0), (0, 0)) + structure.pad(y, (3, 0), (0, 0), (0, 0))
+    spread = structure.pad(x, (1, 0), (0, 2), (1, 0)) * 2.0 + 1.0
+    both = shape.concat([x, y, x * y[:1]], axis=0)
+    return [rows, elementwise.cos(spread), both[1:7:2] - 1.0, both * both, reduce.sum(rows, axis=0)]
 
 
 def _edges(x: Any, y: Any) -> list[Any]:
@@ -144,6 +152,9 @@ def composites(dtypes: Sequence[dtype] = (float64, float32)) -> Iterator[Composi
         yield Composite("broadcasts", _broadcasts, ((3, 1), (4,), (2, 3, 4)), d)
         yield Composite("softmax", _softmax, ((6, 11),), d)
         yield Composite("pieces", _pieces, ((4, 5),), d)
+        yield Composite("assembled", _assembled, ((3, 4), (2, 4)), d)
+        yield Composite("assembled_scalars", _assembled, ((3, 1), (2, 1)), d)
+        yield Composite("assembled_large", _assembled, ((3, 400), (2, 400)), d, _seeded)
         yield Composite("edges", _edges, ((2, 3), (4,)), d)
         yield Composite("long", _long, ((19,),), d)
         yield Composite("products", _products, ((6, 2, 3), (6, 3, 4), (4,)), d)
