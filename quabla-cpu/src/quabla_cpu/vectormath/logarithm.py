@@ -72,7 +72,7 @@ def _inverse_power(exponent: Bits) -> Lanes:
     return (exponent.of(2047 << 52) - (exponent << 52)).lanes()
 
 
-def _log_of(k: Lanes, f: Lanes) -> Lanes:
+def log_of_parts(k: Lanes, f: Lanes) -> Lanes:
     """k ln 2 + log(1 + f)."""
     s = f / (2.0 + f)
     z = s * s
@@ -90,7 +90,7 @@ def specials(x: Lanes, y: Lanes) -> Lanes:
 
 def log(x: Lanes) -> Lanes:
     k, m, _ = split(x)
-    return specials(x, _log_of(k, m - 1.0))
+    return specials(x, log_of_parts(k, m - 1.0))
 
 
 def log_of_one_plus(u: Lanes, low: Lanes | None = None, doubled: Lanes | None = None) -> Lanes:
@@ -111,7 +111,7 @@ def log_of_one_plus(u: Lanes, low: Lanes | None = None, doubled: Lanes | None = 
         extra = where(large, u.of(1.0), 0.0)
     k, m, exponent = split(total, subnormals=False)
     f = fma(0.5 * lost, _inverse_power(exponent), m - 1.0)
-    return _log_of(k if extra is None else k + extra, f)
+    return log_of_parts(k if extra is None else k + extra, f)
 
 
 def log1p(x: Lanes) -> Lanes:
@@ -195,6 +195,18 @@ def log_extended(x: Lanes) -> tuple[Lanes, Lanes]:
     return total, low - (total - more)
 
 
+def power_cases(x: Lanes, y: Lanes, out: Lanes) -> Lanes:
+    """x**y from `out` = |x|**y: the sign, and what is defined otherwise."""
+    whole = y.rint().equals(y)  # also for infinite y
+    half = 0.5 * y
+    odd = whole & half.rint().differs(half)
+    sign = where_bits(odd, x.bits() & (-1 << 63), x.bits().of(0))
+    out = (out.bits() | sign).lanes()
+    undefined = (x < 0.0) & (x > -math.inf) & ~whole
+    out = where(undefined, math.nan, out)
+    return where(y.equals(0.0) | x.equals(1.0), 1.0, out)
+
+
 def power(x: Lanes, y: Lanes) -> Lanes:
     """x**y with the special cases of C's pow: exp(y log|x|), log and product in twice the precision."""
     magnitude = abs(x)
@@ -207,14 +219,7 @@ def power(x: Lanes, y: Lanes) -> Lanes:
     product = where(log_high.equals(0.0), 0.0, product)  # |x| = 1, also for infinite y
     out = exponential.exp(product, low)
 
-    whole = y.rint().equals(y)  # also for infinite y
-    half = 0.5 * y
-    odd = whole & half.rint().differs(half)
-    sign = where_bits(odd, x.bits() & (-1 << 63), x.bits().of(0))
-    out = (out.bits() | sign).lanes()
-    undefined = (x < 0.0) & (x > -math.inf) & ~whole
-    out = where(undefined, math.nan, out)
-    return where(y.equals(0.0) | x.equals(1.0), 1.0, out)
+    return power_cases(x, y, out)
 
 
 def _scaled_log(x: Lanes, factor: float, factor_low: float) -> Lanes:

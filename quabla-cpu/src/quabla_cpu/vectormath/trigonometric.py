@@ -65,7 +65,7 @@ def _reduce_extended(x: Lanes) -> tuple[Lanes, Bits, Lanes]:
     return total, shifted.bits(), lost - (total - r)
 
 
-def _with_huge(x: Lanes, fast: tuple[Lanes, Bits] | tuple[Lanes, Bits, Lanes]) -> list[text.Value]:
+def with_huge(x: Lanes, fast: tuple[Lanes, Bits] | tuple[Lanes, Bits, Lanes]) -> list[text.Value]:
     """The parts of a reduction, in the lanes beyond `LIMIT` computed by `hugeangle`."""
     b = x.b
     beyond = (abs(x) > LIMIT) & (abs(x) < math.inf)  # inf gives NaN as it is
@@ -89,16 +89,21 @@ def sine_and_cosine_of(r: Lanes) -> tuple[Lanes, Lanes]:
     return sine, cosine
 
 
-def sincos(x: Lanes) -> tuple[Lanes, Lanes]:
-    """sin(x) and cos(x)."""
-    value, bits = _with_huge(x, _reduce(x))
-    r, n = Lanes(x.b, value), Bits(x.b, bits)
-    sine, cosine = sine_and_cosine_of(r)
+def from_quadrant(sine: Lanes, cosine: Lanes, n: Bits) -> tuple[Lanes, Lanes]:
+    """sin(x) and cos(x) from those of r for x = n pi/2 + r."""
     swapped = ~(n & 1).equals(0)
     sine, cosine = where(swapped, cosine, sine), where(swapped, sine, cosine)
     sine_sign = (n & 2) << 62
     cosine_sign = ((n + 1) & 2) << 62
     return (sine.bits() ^ sine_sign).lanes(), (cosine.bits() ^ cosine_sign).lanes()
+
+
+def sincos(x: Lanes) -> tuple[Lanes, Lanes]:
+    """sin(x) and cos(x)."""
+    value, bits = with_huge(x, _reduce(x))
+    r, n = Lanes(x.b, value), Bits(x.b, bits)
+    sine, cosine = sine_and_cosine_of(r)
+    return from_quadrant(sine, cosine, n)
 
 
 def sin(x: Lanes) -> Lanes:
@@ -111,7 +116,7 @@ def cos(x: Lanes) -> Lanes:
 
 def tan(x: Lanes) -> Lanes:
     """sin / cos with every rounding error carried to the quotient, which is corrected once."""
-    value, bits, value_low = _with_huge(x, _reduce_extended(x))
+    value, bits, value_low = with_huge(x, _reduce_extended(x))
     r, n, lost = Lanes(x.b, value), Bits(x.b, bits), Lanes(x.b, value_low)
     z = r * r
     half = 0.5 * z
