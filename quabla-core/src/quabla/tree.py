@@ -42,9 +42,9 @@ class _Order:
         return _Order, (self.keys,)
 
 
-# The kind of a leaf. A structure ("spec") is a nested tuple, so that comparing and hashing run in C: a leaf is `LEAF`, a
-# container `(class, meta, children, order)`, where the meta is the sorted keys of a dict (and a defaultdict's factory),
-# else None.
+# The kind of a leaf. A structure ("spec") is a nested tuple, so that comparing and hashing run in C: a leaf is `LEAF`,
+# a container `(class, meta, children, order)`, where the meta is the sorted keys of a dict (and a defaultdict's
+# factory), else None.
 LEAF = "*"
 _SORTED = _Order(None)
 _NONE = (type(None), None, (), _SORTED)
@@ -384,7 +384,7 @@ def _names(spec: Any) -> Sequence[Any]:
         return range(len(children))
     if kind is type(None):
         return ()
-    return kind._fields if issubclass(kind, tuple) else _field_names(kind)  # type: ignore[no-any-return]
+    return kind._fields if issubclass(kind, tuple) else _field_names(kind)
 
 
 # --- prefixes ---------------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def broadcast_prefix(prefix: Any, treedef: TreeDef, where: str = "prefix") -> li
 
 
 def _match(given: Any, spec: Any, path: Path, where: str, found: list[Any], early: bool) -> None:
-    """Append to `found` what `given` holds at each leaf of `spec`; `early` says whether its leaves may stand higher up."""
+    """Append what `given` holds at each leaf of `spec`; `early` says whether leaves of `given` may stand higher up."""
     kind = type(given)
     if spec == LEAF:
         if early and given is not None and _is_container(kind):

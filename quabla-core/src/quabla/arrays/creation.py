@@ -164,7 +164,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> 
         raise ShapeError(f"{shown}: the bounds must be finite and the step not zero")
     if (stop - start) / step <= 0.0:
         raise ShapeError(f"{shown} is empty: stop must lie beyond start in the direction of step")
-    return wrap(np.arange(start, stop, step, np.float64).astype(_numpy_dtype(dtype), copy=False))
+    return wrap(np.arange(start, stop, step, dtype=np.float64).astype(_numpy_dtype(dtype), copy=False))
 
 
 def linspace(start: Any, stop: Any, num: Any, dtype: Any = None) -> Tensor:

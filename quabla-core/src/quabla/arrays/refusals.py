@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,14 +37,14 @@ _KEEP = "return it from the function and convert the result, or keep computing w
 
 def user_line() -> str:
     """The innermost source line outside Quabla and NumPy, as `" (at model.py, line 12: y = float(x))"`, or ""."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package = (frame.f_globals.get("__name__") or "").partition(".")[0]
         if package != "numpy" and not package.startswith("quabla"):
             path, number = frame.f_code.co_filename, frame.f_lineno
             source = linecache.getline(path, number, frame.f_globals).strip()
             return f" (at {path}, line {number}{': ' if source else ''}{source})"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

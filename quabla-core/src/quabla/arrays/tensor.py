@@ -33,7 +33,7 @@ class Array(abc.ABC):  # noqa: B024 - a name for isinstance, not an interface to
 
 
 class SizeError(ShapeError, TypeError):
-    """Several elements where one is needed. NumPy raises ValueError in some such places and TypeError in others."""
+    """A size or rank that a protocol of Python does not take: ValueError and TypeError both, as NumPy is of two minds."""
 
 
 @Array.register
@@ -93,7 +93,8 @@ class Tensor(_Base):
         if type(owner) is np.ndarray:
             return owner.view()  # of a view, unlike the owner itself, nobody can make the memory writeable
         aval = self.aval
-        return np.ndarray(aval.shape, aval.dtype.numpy, memoryview(owner).toreadonly(), self.offset)
+        memory = memoryview(owner).toreadonly()
+        return np.frombuffer(memory, aval.dtype.numpy, aval.size, self.offset).reshape(aval.shape)
 
     def item(self) -> Any:
         """The only element, as a Python float or bool.

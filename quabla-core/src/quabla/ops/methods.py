@@ -13,11 +13,11 @@ import numpy as np
 
 from quabla.arrays.convert import as_operand
 from quabla.arrays.refusals import Refusals, concrete_needed
-from quabla.arrays.tensor import Array, Tensor
+from quabla.arrays.tensor import Array, SizeError, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView, slice_bounds, view_of
 from quabla.dtypes import bool_
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import DtypeError
 from quabla.ir.op import Op
 from quabla.ops import compare, elementwise, index, matmul, reduce, structure
 from quabla.ops import shape as shaping
@@ -38,6 +38,8 @@ _SETTLED = (int, float, str, bytes, list, tuple, dict, set, complex, type(None))
 def _foreign(self: Any, other: Any, symbol: str) -> Any:
     """`other` as an operand, or NotImplemented so that its own class may answer."""
     if isinstance(other, np.ndarray | np.generic):
+        if isinstance(other, float):
+            return float(other)  # numpy.float64 is a Python float
         if type(self) is TraceTensor:
             raise concrete_needed(
                 self,
@@ -163,13 +165,13 @@ class Methods:
     def __len__(self) -> int:
         extents: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
         if not extents:
-            raise ShapeError("len() of an array of rank 0")
+            raise SizeError("len() of an array of rank 0")
         return extents[0]
 
     def __iter__(self) -> Iterator[Any]:
         extents: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
         if not extents:
-            raise ShapeError("iteration over an array of rank 0")
+            raise SizeError("iteration over an array of rank 0")
         x = operand(self, "iteration")
         return (index.getitem(x, i) for i in range(extents[0]))
 
