@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.errors import ShapeError, TracerError, UnsupportedOperationError
 from quabla.ops.apply import operand
@@ -93,7 +92,7 @@ def _check_basic(item: Any, x: Any) -> None:
                 f"getitem: the index {part.aval} of an array {x.aval} depends on a traced value, and positions must be "
                 "known while tracing; use a Python integer, or select with where and a bool array"
             )
-        if isinstance(part, (bool, np.bool_, list, tuple, Tensor, np.ndarray)):
+        if isinstance(part, (bool, np.bool_, list, tuple, np.ndarray)) or hasattr(part, "aval"):
             what = "a bool" if isinstance(part, (bool, np.bool_)) else f"a {type(part).__name__}"
             raise UnsupportedOperationError(
                 f"getitem: {what} as an index of an array {x.aval} is not supported; use integers, slices, '...' and "
