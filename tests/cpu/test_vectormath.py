@@ -200,6 +200,38 @@ def test_every_width_gives_the_same_bits(name, dtype):
         )
 
 
+@pytest.fixture
+def older_cpu(monkeypatch):
+    """Make code for a CPU without some features of this one: what an older machine would run."""
+    made = engine._get_engine()
+
+    def use(*absent):
+        features = dict(made.llvm.get_host_cpu_features())
+        features.update({name: False for name in features if name.startswith(absent)})
+        monkeypatch.setattr(engine, "_engine", engine._Engine("x86-64", features))
+        monkeypatch.setattr(vectormath, "_addresses", {})
+        monkeypatch.setattr(vectormath, "_libraries", [])
+        vectorised.cache_clear()
+        return engine.host()
+
+    yield use
+    vectorised.cache_clear()
+
+
+@pytest.mark.skipif("x86_64" not in engine.host().triple, reason="the features are those of x86-64")
+@pytest.mark.parametrize(("absent", "width"), [(("avx512",), 32), (("avx", "fma", "xop", "f16c", "v"), 16)])
+def test_older_machines_compute_the_same_bits(older_cpu, absent, width):
+    x = np.random.default_rng(4).uniform(-4, 4, 160)
+    x[::9] = np.array(SPECIALS)[: len(x[::9])]
+    names = [*UNARY, "sincos", "power", "arctan2"]
+    operands = {name: (x, x[::-1].copy())[: vectormath.ARITY[name]] for name in names}
+    expected = {name: np.array(vectorised(name)(*operands[name])) for name in names}
+    assert older_cpu(*absent).vector_bytes == width
+    for name in names:
+        got = np.array(vectorised(name, "f64", width // 8)(*operands[name]))
+        np.testing.assert_array_equal(got, expected[name], err_msg=name)
+
+
 def hard_angles():
     """Floats unusually close to multiples of pi/2, by continued fractions, and huge ones."""
     found = []

@@ -82,27 +82,28 @@ class Host:
 
 
 class _Engine:
-    """The target machine and the current LLJIT; made once per process."""
+    """A target machine and the current LLJIT. One per process serves everybody; tests make others."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu: str | None = None, features: Mapping[str, bool] | None = None) -> None:
         import llvmlite
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self.llvm = llvm
-        features = llvm.get_host_cpu_features()
-        cpu = llvm.get_host_cpu_name()
+        cpu = llvm.get_host_cpu_name() if cpu is None else cpu
+        known = dict(llvm.get_host_cpu_features()) if features is None else features
+        flags = ",".join(("+" if there else "-") + name for name, there in sorted(known.items()))
         target = llvm.Target.from_default_triple()
         self.machine = target.create_target_machine(
-            cpu=cpu, features=features.flatten(), opt=2, reloc="pic", codemodel="small", jit=True
+            cpu=cpu, features=flags, opt=2, reloc="pic", codemodel="small", jit=True
         )
         arm = target.triple.startswith(("aarch64", "arm64"))
         self.host = Host(
             cpu=cpu,
-            features=features.flatten(),
-            vector_bytes=64 if features.get("avx512f") else 32 if features.get("avx2") else 16,
-            has_fma=bool(features.get("fma")) or arm,
+            features=flags,
+            vector_bytes=64 if known.get("avx512f") else 32 if known.get("avx2") else 16,
+            has_fma=bool(known.get("fma")) or arm,
             triple=target.triple,
             llvm_version=".".join(map(str, llvm.llvm_version_info)),
         )

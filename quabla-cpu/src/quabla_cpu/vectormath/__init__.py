@@ -14,6 +14,7 @@ returns a struct of two vectors.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -151,6 +152,16 @@ class MathLibrary:
 
 
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
 _addresses: dict[str, int] = {}
 _libraries: list[engine.Library] = []
 
