@@ -168,7 +168,10 @@ def worst(name, dtype, points, got):
 
 
 @pytest.fixture(autouse=True)
-def precision():
+def precision(monkeypatch):
+    monkeypatch.setenv(
+        "QUABLA_CACHE", "0"
+    )  # nothing from an earlier version of the code, nothing left behind
     with mpmath.workdps(40):
         yield
 

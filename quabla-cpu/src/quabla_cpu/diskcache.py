@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import threading
 from pathlib import Path
 
@@ -109,16 +108,17 @@ def put(name: str, body: bytes) -> None:
     folder = directory()
     if folder is None:
         return
-    temporary = ""
+    temporary = (
+        folder / f".new-{os.getpid()}-{threading.get_ident()}"
+    )  # nobody else's: no other writer at this moment
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".new-", dir=folder)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(_MAGIC + hashlib.sha256(name.encode() + body).digest() + body)
         os.replace(temporary, folder / name)
     except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         return
     with _lock:
         _puts += 1
