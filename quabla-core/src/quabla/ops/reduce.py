@@ -266,8 +266,8 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
 
     Example:
         >>> import quabla as qb
-        >>> qb.norm(qb.array([3.0, 4.0])).item(), qb.norm(qb.array([3e200, 4e200])).item()
-        (5.0, 5e+200)
+        >>> qb.norm(qb.array([3.0, 4.0])).item(), f"{qb.norm(qb.array([3e200, 4e200])).item():.6g}"
+        (5.0, '5e+200')
         >>> qb.grad(qb.norm)(qb.array([0.0, 0.0])).tolist()
         [0.0, 0.0]
     """
