@@ -504,9 +504,9 @@ class Transform:
         if innermost(arrays) is not None:
             return self.apply(*arrays)
         key = tuple(x.aval for x in arrays)
-        if key not in self.programs:
+        if _stack or key not in self.programs:  # within a trace it may close over other values than last time
             program, captures = stage(self.apply, key)
-            if captures:  # it closes over values of an enclosing trace, so this call is part of that
+            if captures:  # of an enclosing trace, so this call is part of that
                 return inline(program, (*arrays, *captures))[0]
             self.programs[key] = program
         return execute(self.programs[key], arrays)[0]
