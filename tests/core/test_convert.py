@@ -273,7 +273,9 @@ def test_operands() -> None:
     assert as_operand(2, "op").aval.weak and as_operand(2, "op").dtype is qb.float64
     assert as_operand(True, "op").dtype is qb.bool_
     assert as_operand(np.int64(3), "op").aval.weak
-    assert not as_operand(np.float64(3), "op").aval.weak
+    assert as_operand(np.float64(3), "op").aval.weak
+    assert not as_operand(np.array(3.0), "op").aval.weak
+    assert not as_operand(np.float32(3), "op").aval.weak
     assert as_operand(np.float32(3), "op").dtype is qb.float32
     assert as_operand(enum.IntEnum("E", "A").A, "op").item() == 1.0
     assert as_operand(qb.arange(4).slice(0, 1, 2), "op").tolist() == [1.0, 2.0]

@@ -95,6 +95,7 @@ def test_numpy_integers_adopt_the_dtype_and_floats_insist() -> None:
     t = qb.ones(2, qb.float32)
     assert (t * np.int64(2)).dtype is (np.int64(2) * t).dtype is qb.float32
     assert (np.float32(2) * t).dtype is qb.float32
+    assert (np.float64(2) * t).dtype is (t * np.float64(2)).dtype is qb.mul(t, np.float64(2)).dtype is qb.float32
     single = np.ones(2, np.float32)
     for call in (lambda: single[0] * qb.ones(2), lambda: qb.ones(2) * single, lambda: t * np.ones(2)):
         with pytest.raises(TypeError, match="astype"):

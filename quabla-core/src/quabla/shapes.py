@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quabla.dtypes import as_dtype, dtype, float64
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import DtypeError, ShapeError, TracerError
 
 __all__ = ["ShapeDtype", "as_shape", "aval_of", "broadcast_shapes", "normalize_axes", "normalize_axis"]
 
@@ -54,7 +54,7 @@ class ShapeDtype:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements."""
-        return self.size * self.dtype.itemsize
+        return self.size * int(self.dtype.itemsize)
 
 
 _INTERNED: dict[tuple[Shape, dtype, bool], ShapeDtype] = {}
@@ -79,17 +79,23 @@ def as_shape(shape: Any, where: str) -> Shape:
     if isinstance(shape, (str, bytes)):
         raise DtypeError(f"{where}: a shape is an int or a tuple of ints, got {shape!r}")
     try:
-        extents = (operator.index(shape),)
+        extents: Shape = (operator.index(shape),)
+    except TracerError:
+        raise
     except TypeError:
         try:
             extents = tuple(operator.index(n) for n in shape)
+        except TracerError:
+            raise
         except TypeError:
             raise DtypeError(f"{where}: a shape is an int or a tuple of ints, got {shape!r}") from None
     for n in extents:
         if n < 0:
             raise ShapeError(f"{where}: negative extent in shape {extents}")
         if n == 0:
-            raise ShapeError(f"{where}: empty arrays are not supported, got shape {extents}; every extent must be at least 1")
+            raise ShapeError(
+                f"{where}: empty arrays are not supported, got shape {extents}; every extent must be at least 1"
+            )
     return extents
 
 
@@ -123,6 +129,8 @@ def normalize_axis(axis: Any, ndim: int, where: str) -> int:
     """`axis` as an index from the front, or a `ShapeError` that names `where`."""
     try:
         index = operator.index(axis)
+    except TracerError:
+        raise
     except TypeError:
         raise DtypeError(f"{where}: an axis is an integer, got {axis!r}") from None
     if not -ndim <= index < ndim:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from quabla.errors import QuablaError
@@ -282,9 +283,13 @@ def _unflatten(spec: Any, leaves: Iterator[Any]) -> Any:
     if spec == LEAF:
         return next(leaves)
     kind, meta, children, order = spec
-    values = [next(leaves) if c == LEAF else _unflatten(c, leaves) for c in children]
+    values: Iterable[Any]
+    if children.count(LEAF) == len(children):
+        values = islice(leaves, len(children))
+    else:
+        values = [next(leaves) if c == LEAF else _unflatten(c, leaves) for c in children]
     if kind is list:
-        return values
+        return list(values)
     if kind is tuple:
         return tuple(values)
     if kind is dict:

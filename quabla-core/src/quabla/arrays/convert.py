@@ -85,7 +85,7 @@ def asarray(obj: Any, dtype: Any = None) -> Any:
 
 
 def as_operand(x: Any, where: str) -> Any:
-    """What a user passed to the op `where`, as an array. Python numbers and NumPy integers are weak.
+    """What a user passed to the op `where`, as an array. Python numbers (and NumPy's float64 and integers) are weak.
 
     Raises:
         DtypeError: `x` is neither an array nor a number.
@@ -96,13 +96,11 @@ def as_operand(x: Any, where: str) -> Any:
         return x
     if isinstance(x, TensorView):
         return x.to_tensor()
-    if isinstance(x, np.ndarray):
-        return _convert(x, None, where)
-    # A NumPy integer has no floating dtype of its own to insist on, whereas float64 and float32 scalars have.
-    if isinstance(x, np.generic) and not isinstance(x, np.integer):
-        return _convert(x, None, where)
+    # numpy.float64 is a Python float, and a NumPy integer has no floating dtype of its own to insist on.
     if isinstance(x, int | float | np.integer):
         return wrap_as(np.array(_float(x, where)), _WEAK_FLOAT)
+    if isinstance(x, np.ndarray | np.generic):
+        return _convert(x, None, where)
     remedy = "convert it with quabla.asarray first" if _looks_like_data(x) else "pass an array or a number"
     raise DtypeError(f"{where}: a {type(x).__name__} is not an operand; {remedy}")
 
@@ -218,7 +216,7 @@ def _from_lists(obj: Any, to: dtype | None, where: str) -> Tensor:
         made = _explained(obj, made, where)
     if made.dtype.kind != "b" and made.dtype != np.float64:
         made = made.astype(np.float64)
-    return _from_numpy(made, to, where)
+    return wrap(made) if to is None else _from_numpy(made, to, where)
 
 
 def _explained(obj: Any, made: np.ndarray | None, where: str) -> np.ndarray:

@@ -33,7 +33,7 @@ class Array(abc.ABC):  # noqa: B024 - a name for isinstance, not an interface to
 
 
 class SizeError(ShapeError, TypeError):
-    """A size or rank that a protocol of Python does not take: ValueError and TypeError both, as NumPy is of two minds."""
+    """A size or rank that a protocol of Python does not take. NumPy raises ValueError or TypeError; this is both."""
 
 
 @Array.register
