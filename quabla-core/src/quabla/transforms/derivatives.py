@@ -195,15 +195,19 @@ def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> A
     if wanted.dtype.kind != "f":
         return None
     if given is None:
-        raise DtypeError(f"{where}: the {what}{path} is None; pass zeros of type {wanted}, as quabla.zeros_like makes them")
+        raise DtypeError(
+            f"{where}: the {what}{path} is None; pass zeros, as quabla.zeros({wanted.shape}, {str(wanted.dtype)!r})"
+        )
     if type(given) in (int, float):
         given = asarray(float(given), wanted.dtype)
-    elif type(given) is not Tensor and type(given) is not TraceTensor:
+    elif type(given) is not Tensor and type(given) is not TraceTensor and not isinstance(given, (tuple, list, dict)):
         given = asarray(given)
-    if given.aval.shape != wanted.shape or given.aval.dtype is not wanted.dtype:
+    aval = getattr(given, "aval", None)
+    if aval is None or aval.shape != wanted.shape or aval.dtype is not wanted.dtype:
         like = "its primal" if what == "tangent" else "the value"
         raise ShapeError(
-            f"{where}: the {what}{path} must be of type {aval_of(wanted.shape, wanted.dtype)}, like {like}; got {given.aval}"
+            f"{where}: the {what}{path} must be an array {aval_of(wanted.shape, wanted.dtype)}, like {like}; "
+            f"got {a_kind(given)}"
         )
     return given
 
