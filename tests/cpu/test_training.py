@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import itertools
 import math
 import threading
 import time
@@ -33,7 +34,7 @@ def network(sizes: tuple[int, ...], dtype: Any = qb.float64, seed: int = 0) -> A
     rng = np.random.default_rng(seed)
     return [
         {"w": qb.array(rng.normal(size=(a, b)) / math.sqrt(a), dtype=dtype), "b": qb.zeros(b, dtype=dtype)}
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True)
+        for a, b in itertools.pairwise(sizes)
     ]
 
 
