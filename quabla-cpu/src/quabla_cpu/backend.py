@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
     from quabla_cpu.plan import CpuTrainingPlan
 
-__all__ = ["CpuBackend", "CpuLowered", "compile_program"]
+__all__ = ["CpuBackend", "CpuLowered", "build", "compile_program", "knows"]
 
 
 def knows(name: str) -> bool:
@@ -41,13 +41,13 @@ class CpuLowered:
     plan: fuse.Plan
 
     def as_text(self) -> str:
-        """The LLVM code."""
+        """The LLVM code for this machine."""
         return self.generate().text
 
-    def generate(self) -> Generated:
-        """The code for this machine."""
+    def generate(self, vector_bytes: int | None = None) -> Generated:
+        """The code for this machine, with its widest vectors unless their width in bytes is given."""
         host = engine.host()
-        return generate(self.plan, host.vector_bytes, host.has_fma, engine.function_attributes())
+        return generate(self.plan, vector_bytes or host.vector_bytes, host.has_fma, engine.function_attributes())
 
 
 class CpuBackend:
@@ -89,18 +89,7 @@ class CpuBackend:
 
     def compile(self, lowered: CpuLowered) -> CpuExecutable:
         """Make a lowered program runnable. The first call in a process imports llvmlite."""
-        generated = lowered.generate()
-        plan = lowered.plan
-        code = compile_program(generated)
-        return CpuExecutable(
-            lowered.program.in_avals,
-            lowered.program.out_avals,
-            plan.out_offsets,
-            plan.out_nbytes,
-            generated.workspace_nbytes,
-            code.library.address(ENTRY),
-            code,
-        )
+        return build(lowered)
 
     def training_plan(
         self, program: Program, device: str, state: Sequence[Tensor], data: Sequence[Tensor]
@@ -109,6 +98,22 @@ class CpuBackend:
         from quabla_cpu.plan import CpuTrainingPlan
 
         return CpuTrainingPlan(self.compile(self.lower(program, device)), state, data)
+
+
+def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable:
+    """Make a lowered program runnable, with vectors of the given width (the widest unless given)."""
+    generated = lowered.generate(vector_bytes)
+    plan = lowered.plan
+    code = compile_program(generated)
+    return CpuExecutable(
+        lowered.program.in_avals,
+        lowered.program.out_avals,
+        plan.out_offsets,
+        plan.out_nbytes,
+        generated.workspace_nbytes,
+        code.library.address(ENTRY),
+        code,
+    )
 
 
 class Compiled:

@@ -204,8 +204,16 @@ class _Fuser:
 
     def put(self, rep: _View | _Full, shape: Shape, strides: Shape, target: Buffer, offset: int, depth: int = 0) -> _Item:
         """Store a value of `shape` into a part of `target`."""
+        strides = squeeze(shape, strides)
+        if type(rep) is _View and rep.item.kind == "map" and not rep.whole and not rep.offset:
+            # All of a computed value in another order of axes: it is stored in that order where it is computed.
+            read, own = squeeze(shape, rep.strides), contiguous(rep.item.domain)
+            if sorted(read) == sorted(own) and math.prod(shape) == rep.item.size:
+                strides = tuple([strides[read.index(s)] for s in own])
+                rep, shape = self.view(rep.item), rep.item.domain
+                rep = rep._replace(strides=own)
         item = _Item("put", shape, target.dtype, _domain(shape), depth)
-        item.target = (target, offset, squeeze(shape, strides))
+        item.target = (target, offset, strides)
         self.take(item, rep, item.domain)
         self.items.append(item)
         return item

@@ -273,6 +273,18 @@ def _astype(r: Rewriter, xs: Any, params: Any) -> Value | None:
     return xs[0] if xs[0].dtype is params["to"] else None
 
 
+@rule("constant")
+def _constant(r: Rewriter, xs: Any, params: Any) -> Value | None:
+    x = params["value"]
+    if x.size > _FOLDED:
+        return None
+    array = x.numpy()
+    element = array.item(0)
+    if array.tobytes() != np.full(array.shape, element, array.dtype).tobytes():  # by their bits: NaN, -0.0
+        return None
+    return r.full(element, x.aval)
+
+
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
@@ -378,7 +390,10 @@ for _name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_any", "reduce_al
 
 
 def _sink(r: Rewriter, op: Op, xs: tuple[Value, ...], params: dict[str, Any]) -> Value | None:
-    """f(shape_op(x), shape_op(y)) becomes shape_op(f(x, y)): on fewer elements, and fused with what made x and y."""
+    """f(shape_op(x), shape_op(y)) becomes shape_op(f(x, y)): on fewer elements, and fused with what made x and y.
+
+    Inputs and constants are left alone: they are read through any view for nothing.
+    """
     first: Node | None = None
     for v in xs:
         node = v.node
@@ -388,6 +403,8 @@ def _sink(r: Rewriter, op: Op, xs: tuple[Value, ...], params: dict[str, Any]) ->
             return None
         if first is None:
             first = node
+            if node.op.name != "broadcast" and (node.inputs[0].node is None or node.inputs[0].node.op is constant_op):
+                return None
         elif node.op is not first.op or node.params != first.params or node.inputs[0].shape != first.inputs[0].shape:
             return None
     if first is None:

@@ -71,3 +71,18 @@ def _times_vector(r: Rewriter, matrix: Value, vector: Value, of_matrix: Any, of_
     kept = [a for a in range(matrix.ndim) if a not in mc]
     out = r.apply("transpose", out, perm=tuple([kept.index(a) for a in (*mb, *mf)]))
     return r.apply("reshape", out, shape=shape)  # type: ignore[no-any-return]
+
+
+@rule("transpose")
+def _transposed_product(r: Rewriter, xs: Any, params: Any) -> Value | None:
+    """A transposed product is the product of the operands in the other order, if that is all that is transposed."""
+    node, perm = xs[0].node, params["perm"]
+    if node is None or node.op.name != "dot_general":
+        return None
+    lhs, rhs = node.inputs
+    (lc, rc), (lb, rb) = node.params["contract"], node.params["batch"]
+    nb = len(lb)
+    nl = lhs.ndim - len(lc) - nb
+    if perm != (*range(nb), *range(nb + nl, len(perm)), *range(nb, nb + nl)):
+        return None
+    return r.apply("dot_general", rhs, lhs, contract=(rc, lc), batch=(rb, lb))  # type: ignore[no-any-return]
