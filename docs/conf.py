@@ -30,6 +30,7 @@ autodoc_typehints = "signature"
 autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # else the fields of a NamedTuple are described twice
 # Docstrings put code in single backticks, as Markdown does.
 default_role = "code"
 

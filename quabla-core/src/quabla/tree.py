@@ -497,7 +497,7 @@ def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
         limit: the most lines.
 
     Returns:
-        Lines like `at layers/0: expected {'w': *, 'b': *}, got [*, *]`; "" where there is no difference.
+        A line per place, with its path, what was expected there and what came; "" where there is no difference.
     """
     lines: list[str] = []
     _compare(expected.spec, got.spec, (), lines)

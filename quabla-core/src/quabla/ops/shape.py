@@ -561,7 +561,7 @@ def astype(x: Any, dtype: Any) -> Any:
 
     Args:
         x: array or number.
-        dtype: float64, float32 or bool_, or what NumPy calls them.
+        dtype: float64, float32 or `bool_`, or what NumPy calls them.
 
     Returns:
         An array of the same shape. Floating to bool is `x != 0`. From or to bool the derivative is 0.
