@@ -48,10 +48,10 @@ The columns:
 
 - **operands**: how many, and the dtypes that the op's shape rule accepts; those of one call agree, except for operands
   that are named with a dtype of their own. In brackets the params, which are part of the program.
-- **tangent** (forward mode): *rule*, the op's own `jvp`; *linear*, the op itself, applied to all tangents jointly or to
-  one at a time; *zero*, for every operand.
-- **cotangent** (reverse mode): *rule*, the op's own `vjp`; *transpose*, of a linear op; *from the tangent*, what the
-  `jvp` computes, transposed; *zero*.
+- **tangent** (forward mode): *rule*, the op's own `jvp` or `forward`; *linear*, the op itself, applied to all tangents
+  jointly or to one at a time; *zero*, for every operand.
+- **cotangent** (reverse mode): *rule*, the op's own `vjp` or `reverse`; *transpose*, of a linear op; *from the
+  tangent*, what the `jvp` computes, transposed; *zero*.
 - **batch** (`vmap`): *rule*, or why it is refused.
 """
 
@@ -113,7 +113,7 @@ def tangent(op: Op) -> str:
         return f"refused: {op.jvp.why}"
     if moves_nothing(op):
         return "zero"
-    if op.jvp is not None:
+    if op.jvp is not None or op.forward is not None:
         return "rule"
     return f"linear, {linearity(op.linear)}"
 
@@ -166,7 +166,7 @@ def cotangent(op: Op) -> str:
         return f"refused: {op.jvp.why}"
     if moves_nothing(op):
         return "zero"
-    if op.vjp is not None:
+    if op.vjp is not None or op.reverse is not None:
         return "rule"
     return "transpose" if op.linear is not None else "from the tangent"
 
