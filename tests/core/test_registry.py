@@ -273,12 +273,16 @@ def test_a_plugin_may_use_quabla_while_it_loads() -> None:
             seen["other"] = registry.backend_for("alpha")[1]
             return self.backend
 
+        @hookimpl
+        def quabla_public_names(self) -> Any:
+            return {"early": 2}
+
     with registry.override(
         [source("box", Curious(Box())), box("alpha"), source("names", Names({"late": 1}))]
     ):
         assert qb.devices() == ["alpha", "box"]
         assert seen == {"devices": ["alpha"], "name": False, "other": "alpha"}
-        assert qb.late == 1  # the look-up while loading did not settle the table
+        assert qb.late == 1 and qb.early == 2  # the look-up while loading did not settle the table
 
 
 def test_a_plugin_that_waits_for_itself_is_broken() -> None:

@@ -102,11 +102,7 @@ class ReferenceExecutable:
             DtypeError: where a dtype is another.
         """
         _check_inputs(inputs, self.in_avals)
-        arrays = [x.numpy() for x in inputs]
-        values: list[Any] = arrays + [None] * (self.slots - len(arrays))
-        foreign = {
-            id(a) for a in arrays
-        }  # arrays that results must not share: inputs, constants, earlier results
+        values: list[Any] = [x.numpy() for x in inputs] + [None] * (self.slots - len(inputs))
         with np.errstate(all="ignore"):
             for step in self.steps:
                 out = step.evaluate(*[values[i] for i in step.ins], **step.params)
@@ -117,16 +113,16 @@ class ReferenceExecutable:
                     )
                 for slot, aval, result in zip(step.outs, step.avals, many, strict=True):
                     values[slot] = _as_array(result, aval, step.op)
-                    if not step.ins:
-                        foreign.add(id(values[slot]))
                 for slot in step.free:
                     values[slot] = None
         results = []
+        taken: set[int] = set()
         for slot, aval in zip(self.results, self.out_avals, strict=True):
             array = values[slot]
-            if array.base is not None or id(array) in foreign:
+            # Results own their memory. Inputs and constants came as views of it, and so have a base.
+            if array.base is not None or id(array) in taken:
                 array = array.copy()
-            foreign.add(id(array))
+            taken.add(id(array))
             results.append(wrap_as(array, aval))
         return tuple(results)
 
