@@ -190,6 +190,16 @@ def test_objects_of_other_libraries(kind: Any) -> None:
     assert qb.asarray(kind()).tolist() == [1.0, 2.0]
 
 
+def test_objects_that_refuse_their_conversion_keep_their_reason() -> None:
+    class Refusing:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+            raise RuntimeError("detach me first")
+
+    with pytest.raises(TypeError, match=r"asarray: this Refusing .*detach me first") as caught:
+        qb.asarray(Refusing())
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
 def test_dlpack_from_a_device_is_refused_with_the_remedy() -> None:
     with pytest.raises(TypeError, match=r"DLPack.*host"):
         qb.asarray(OnAnotherDevice())

@@ -340,5 +340,8 @@ def test_what_a_traced_value_allows() -> None:
     np.testing.assert_allclose(out.numpy(), [[16.0, 25.0], [6.0, 13.0], [4.0, 9.0]])
 
 
-def test_python_floats_of_numpy_are_python_numbers_on_the_right() -> None:
+def test_float64_and_integer_scalars_of_numpy_are_python_numbers_on_the_right() -> None:
     assert qb.grad(lambda x: x * np.float64(2.5))(1.0).item() == 2.5
+    assert qb.grad(lambda x: qb.sum(x) / np.prod(x.shape))(qb.ones((2, 2))).tolist() == [[0.25, 0.25], [0.25, 0.25]]
+    program, _ = trace(lambda x: (x ** np.int64(3),), [qb.ShapeDtype(())])
+    assert [node.op.name for node in program.nodes] == ["integer_power"]

@@ -182,7 +182,11 @@ def _from_foreign(obj: Any, to: dtype | None, where: str) -> Tensor:
     if isinstance(obj, np.ndarray | np.generic):
         return _from_numpy(obj if isinstance(obj, np.ma.MaskedArray) else np.asarray(obj), to, where)
     if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
-        return _from_numpy(np.asarray(obj), to, where)
+        try:
+            there = np.asarray(obj)
+        except Exception as error:
+            raise DtypeError(f"{where}: this {type(obj).__name__} does not turn into a NumPy array: {error}") from error
+        return _from_numpy(there, to, where)
     if not isinstance(obj, str):
         try:
             buffer = memoryview(obj)

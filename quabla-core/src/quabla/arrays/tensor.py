@@ -41,7 +41,8 @@ class Tensor(_Base):
     """An immutable array of float64, float32 or bool elements, contiguous in row-major order.
 
     Make one with `array`, `asarray`, `zeros` and the other creation functions. Arithmetic, comparisons, indexing and
-    methods follow NumPy; `==` compares identity.
+    methods follow NumPy; `==` compares identity. Functions of NumPy take a Tensor and give NumPy arrays; an operator
+    between a NumPy array and a Tensor, on either side, gives a Tensor.
 
     Example:
         >>> import quabla as qb

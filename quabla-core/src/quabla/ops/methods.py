@@ -38,8 +38,8 @@ _SETTLED = (int, float, str, bytes, list, tuple, dict, set, complex, type(None))
 def _foreign(self: Any, other: Any, symbol: str) -> Any:
     """`other` as an operand, or NotImplemented so that its own class may answer."""
     if isinstance(other, np.ndarray | np.generic):
-        if isinstance(other, float):
-            return float(other)  # numpy.float64 is a Python float
+        if isinstance(other, float | np.integer):
+            return other.item()  # numpy.float64 is a Python float, and an integer scalar has no floating dtype
         if type(self) is TraceTensor:
             raise concrete_needed(
                 self,
