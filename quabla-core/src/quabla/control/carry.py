@@ -1,0 +1,121 @@
+"""The carry of a loop: a pytree of arrays whose structure, shapes and dtypes a step keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quabla import tree
+from quabla.control.regions import with_output_types
+from quabla.errors import DtypeError, ShapeError
+from quabla.ops.structure import cast
+from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.staging import name_of, take_apart
+
+__all__ = ["Carry", "settle", "take_carry"]
+
+
+@dataclass(slots=True)
+class Carry:
+    """A carry taken apart.
+
+    Attributes:
+        treedef: its structure.
+        arrays: its leaves; Python numbers have become weak arrays.
+    """
+
+    treedef: Any
+    arrays: list[Any]
+
+    def put_together(self, arrays: Sequence[Any]) -> Any:
+        """The carry with other leaves."""
+        return tree.unflatten(self.treedef, list(arrays))
+
+
+def take_carry(where: str, init: Any) -> Carry:
+    """Take the initial carry of a loop apart.
+
+    Raises:
+        DtypeError: a leaf is no array.
+    """
+    call = take_apart(_named(where), (tree.map(_weak_number, init),), {})
+    return Carry(call.treedef.children[0].children[0], call.arrays)
+
+
+def _weak_number(leaf: Any) -> Any:
+    from quabla.ops.apply import operand
+
+    return operand(leaf, "the carry of a loop") if type(leaf) in (int, float, bool) else leaf
+
+
+def _named(where: str) -> Callable[..., Any]:
+    def fun(carry: Any) -> Any:
+        return carry
+
+    fun.__name__ = where
+    return fun
+
+
+def settle(
+    where: str, fun: Callable[..., Any], carry: Carry, stage_step: Callable[[list[ShapeDtype]], tuple[Any, int]]
+) -> Any:
+    """Trace a step until the carry that it returns has the types of the carry that it takes.
+
+    A weak leaf of the initial carry (a Python number) adopts the dtype that the step gives it.
+
+    Args:
+        where: the loop, for messages.
+        fun: the user's step, for messages.
+        carry: the initial carry; its arrays are cast in place.
+        stage_step: traces the step for given types of the carry; returns what `stage` does, and how many leading outputs
+            are the carry.
+
+    Raises:
+        ShapeError: the step returns a carry of another structure or shape.
+        DtypeError: the step returns a carry of another dtype.
+    """
+    while True:
+        avals = [x.aval for x in carry.arrays]
+        staged, count = stage_step(avals)
+        returned = staged.program.out_avals[:count]
+        wanted = [_agreed(where, fun, carry, i, a, b) for i, (a, b) in enumerate(zip(avals, returned, strict=True))]
+        if all(a is w for a, w in zip(avals, wanted, strict=True)):
+            rest = staged.program.out_avals[count:]
+            staged.program = with_output_types(staged.program, [*wanted, *rest])
+            return staged
+        carry.arrays = [cast(x, w.dtype, w.weak) for x, w in zip(carry.arrays, wanted, strict=True)]
+
+
+def _agreed(where: str, fun: Any, carry: Carry, i: int, before: ShapeDtype, after: ShapeDtype) -> ShapeDtype:
+    path = "/".join(tree.paths(carry.treedef)[i])
+    at = f" at {path}" if path else ""
+    if before.shape != after.shape:
+        raise ShapeError(
+            f"{where}: the carry must keep its shape, but {name_of(fun)} takes {before}{at} and returns {after}"
+        )
+    if before.dtype is after.dtype:
+        return aval_of(before.shape, before.dtype, before.weak and after.weak)
+    if before.weak and before.dtype.kind == "f" and after.dtype.kind == "f":
+        return aval_of(after.shape, after.dtype, after.weak)
+    if after.weak and before.dtype.kind == "f" and after.dtype.kind == "f":
+        return before
+    raise DtypeError(
+        f"{where}: the carry must keep its dtype, but {name_of(fun)} takes {before}{at} and returns {after}; convert the "
+        "initial carry or the result with astype"
+    )
+
+
+def same_structure(where: str, fun: Any, carry: Carry, result: Any) -> None:
+    """Check the structure of the carry that a step returned.
+
+    Raises:
+        ShapeError: it differs from that of the initial carry.
+    """
+    if result != carry.treedef:
+        raise ShapeError(
+            f"{where}: {name_of(fun)} must return a carry of the structure that it takes, {carry.treedef}; it returned "
+            f"{result}"
+        )
+
+

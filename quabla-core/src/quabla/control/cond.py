@@ -1,0 +1,190 @@
+"""`cond`: one of two branches, chosen when the program runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from quabla.arrays.tensor import Tensor
+from quabla.arrays.tracer import bind, trace
+from quabla.control.regions import (
+    evaluate,
+    mapped,
+    merge_captures,
+    moved,
+    safe_lanes,
+    same_result,
+    with_output_types,
+)
+from quabla.dtypes import bool_
+from quabla.errors import DtypeError, ShapeError
+from quabla.ir.op import Op, define
+from quabla.ir.program import Program
+from quabla.ops.apply import operand
+from quabla.ops.elementwise import where_op
+from quabla.ops.reduce import reduce_any_op
+from quabla.ops.structure import broadcast, lead, zeros_like
+from quabla.transforms.batch import batch_values
+from quabla.transforms.forward import jvp_values
+from quabla.transforms.reverse import vjp_values
+from quabla.transforms.staging import name_of, stage, take_apart
+
+__all__ = ["cond", "cond_op"]
+
+
+def _evaluate(pred: np.ndarray, *operands: np.ndarray, true: Program, false: Program) -> tuple[np.ndarray, ...]:
+    return tuple(evaluate(true if pred else false, operands))
+
+
+def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, true: Program, false: Program) -> tuple[Any, Any]:
+    operands, moving = primals[1:], [t is not None for t in tangents[1:]]
+    moves = [a or b for a, b in zip(moved(true, moving), moved(false, moving), strict=True)]
+    given = [t for t in tangents[1:] if t is not None]
+
+    def derived(program: Program) -> Program:
+        def run(*args: Any) -> list[Any]:
+            rest = iter(args[len(operands) :])
+            ts = [next(rest) if m else None for m in moving]
+            outs, t_outs = jvp_values(args[0].frame, program, args[: len(operands)], ts)
+            return [*outs, *(zeros_like(o) if t is None else t for o, t, m in zip(outs, t_outs, moves, strict=True) if m)]
+
+        return trace(run, [*(x.aval for x in operands), *(t.aval for t in given)])[0]
+
+    outs = bind(cond_op, (primals[0], *operands, *given), {"true": derived(true), "false": derived(false)})
+    rest = iter(outs[len(moves) :])
+    return tuple(outs[: len(moves)]), tuple(next(rest) if m else None for m in moves)
+
+
+def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, true: Program, false: Program) -> Any:
+    pred, values, needs = operands[0], operands[1:], list(wanted[1:])
+    outs = bind(cond_op, operands, {"true": true, "false": false})
+
+    def pullback(cts: Sequence[Any]) -> list[Any]:
+        live = [ct is not None for ct in cts]
+        given = [ct for ct in cts if ct is not None]
+
+        def derived(program: Program) -> Program:
+            # The branch runs again: which of the two ran is known only at run time, so their residuals differ.
+            def run(*args: Any) -> list[Any]:
+                inner, n = args[0].frame, len(values)
+                _, backward = vjp_values(inner, program, args[:n], needs)
+                rest = iter(args[n:])
+                back = backward([next(rest) if x else None for x in live])
+                return [zeros_like(x) if ct is None else ct for x, ct, w in zip(args[:n], back, needs, strict=True) if w]
+
+            return trace(run, [*(x.aval for x in values), *(ct.aval for ct in given)])[0]
+
+        back = iter(bind(cond_op, (pred, *values, *given), {"true": derived(true), "false": derived(false)}))
+        return [None, *(next(back) if w else None for w in needs)]
+
+    return outs, pullback
+
+
+def _batch(operands: Sequence[Any], over: Sequence[bool], size: int, *, true: Program, false: Program) -> Any:
+    pred, values, flags = operands[0], operands[1:], list(over[1:])
+    outs_over = [a or b for a, b in zip(mapped(true, flags), mapped(false, flags), strict=True)]
+    if over[0]:
+        return _select(pred, values, flags, size, true, false)
+
+    def batched(program: Program) -> Program:
+        def run(*args: Any) -> list[Any]:
+            outs, many = batch_values(args[0].frame, program, args, flags, size)
+            return [lead(o, m, size) if w else o for o, m, w in zip(outs, many, outs_over, strict=True)]
+
+        return trace(run, [x.aval for x in values])[0]
+
+    outs = bind(cond_op, operands, {"true": batched(true), "false": batched(false)})
+    return tuple(lead(o, w, size) for o, w in zip(outs, outs_over, strict=True))
+
+
+def _select(pred: Any, values: Any, flags: Sequence[bool], size: int, true: Program, false: Program) -> Any:
+    """A predicate per lane: each branch runs once, if any lane takes it, and on operands of lanes that take it."""
+
+    def lanes(program: Program, active: Any) -> Any:
+        def run(*args: Any) -> list[Any]:
+            kept = safe_lanes(args[0], args[1:], flags)
+            outs, many = batch_values(args[0].frame, program, kept, flags, size)
+            return [lead(o, m, size) for o, m in zip(outs, many, strict=True)]
+
+        avals = [active.aval, *(x.aval for x in values)]
+        taken, _ = trace(run, avals)
+        skipped, _ = trace(lambda *args: [args[0].frame.full(0, v.aval) for v in taken.outputs], avals)
+        some = bind(reduce_any_op, (active,), {"axes": (0,)})
+        return bind(cond_op, (some, active, *values), {"true": taken, "false": skipped})
+
+    from quabla.ops.compare import logical_not
+
+    yes, no = lanes(true, pred), lanes(false, logical_not(pred))
+    return tuple(bind(where_op, (broadcast(pred, t.shape, (0,)), t, f), {}) for t, f in zip(yes, no, strict=True))
+
+
+cond_op = define(
+    Op(
+        name="cond",
+        infer=lambda pred, *operands, true, false: tuple(v.aval for v in true.outputs),
+        evaluate=_evaluate,
+        forward=_forward,
+        reverse=_reverse,
+        batch=_batch,
+        family="region",
+        multiple=True,
+    )
+)
+
+
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+    """`true_fun(*operands)` if `pred` holds, else `false_fun(*operands)`; only that branch is computed.
+
+    Under `vmap` with a predicate per example, each branch that some example takes is computed for all, on operands of
+    examples that take it, so nothing of a branch reaches an example that does not take it: no NaN, no endless loop, in
+    values or in derivatives.
+
+    Args:
+        pred: a bool scalar: array of shape `()` or Python bool.
+        true_fun: a function of the operands; it may close over traced values.
+        false_fun: a function of the same operands, with a result of the same structure, shapes and dtypes.
+        operands: pytrees of arrays.
+
+    Returns:
+        The result of the branch taken.
+
+    Raises:
+        DtypeError: `pred` is not bool, or the branches return different dtypes.
+        ShapeError: `pred` is not a scalar, or the branches return different structures or shapes.
+
+    Example:
+        >>> import quabla as qb
+        >>> f = lambda x: qb.cond(x > 0.0, qb.sqrt, lambda x: 0.0 * x, x)
+        >>> f(qb.array(4.0)).item(), qb.jit(f)(qb.array(-1.0)).item()
+        (2.0, -0.0)
+    """
+    for fun in (true_fun, false_fun):
+        if not callable(fun):
+            raise DtypeError(f"cond: the branches must be functions, got a {type(fun).__name__}")
+    if type(pred) is bool:
+        return (true_fun if pred else false_fun)(*operands)
+    p = operand(pred, "cond")
+    if p.dtype is not bool_:
+        raise DtypeError(f"cond: the predicate must be bool, got {p.aval}; compare it, as in pred != 0.0")
+    if p.shape != ():
+        raise ShapeError(
+            f"cond: the predicate must be a scalar, got {p.aval}; reduce it with quabla.any or quabla.all, choose "
+            "elementwise with quabla.where, or map cond with quabla.vmap"
+        )
+    if type(p) is Tensor:
+        return (true_fun if p.numpy().item() else false_fun)(*operands)
+    call = take_apart(true_fun, operands, {})
+    yes, no = stage(true_fun, call), stage(false_fun, call)
+    (true, false), captures = merge_captures((yes, no))
+    avals = same_result(
+        "cond",
+        (name_of(true_fun), yes.result, true.out_avals),
+        (name_of(false_fun), no.result, false.out_avals),
+    )
+    params = {"true": with_output_types(true, avals), "false": with_output_types(false, avals)}
+    outs = bind(cond_op, (p, *call.arrays, *captures), params)
+    return yes.result.put_together(outs)
+
+

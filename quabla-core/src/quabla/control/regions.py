@@ -1,0 +1,182 @@
+"""What the ops that hold programs share: running a program on NumPy arrays, dependencies, captures, lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from quabla import tree
+from quabla.arrays.tensor import wrap
+from quabla.arrays.tracer import TraceTensor, bind, frames
+from quabla.errors import DtypeError, ShapeError
+from quabla.ir.program import Node, Program, Value
+from quabla.ops.compare import equal
+from quabla.ops.elementwise import where
+from quabla.ops.reduce import reduce_min_op
+from quabla.ops.structure import astype_op, broadcast, sum_over
+from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.staging import Result, Staged
+
+__all__ = [
+    "evaluate", "is_traced", "mapped", "merge_captures", "moved", "safe_lanes", "same_result", "split", "used",
+    "with_output_types",
+]  # fmt: skip
+
+
+def evaluate(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a program node by node on NumPy arrays: the meaning of a region."""
+    env: dict[Value, Any] = dict(zip(program.inputs, arrays, strict=True))
+    for node in program.nodes:
+        out = node.op.evaluate(*[env[v] for v in node.inputs], **node.params)
+        for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
+            env[v] = np.asarray(o, v.aval.dtype.numpy)
+    return [env[v] for v in program.outputs]
+
+
+def moved(program: Program, moving: Sequence[bool]) -> list[bool]:
+    """Which outputs may have a tangent if these inputs do: floating ones that depend on them through floating values."""
+    reached: set[Value] = {v for v, m in zip(program.inputs, moving, strict=True) if m}
+    for node in program.nodes:
+        if any(v in reached for v in node.inputs):
+            reached.update(v for v in node.outputs if v.aval.dtype.kind == "f")
+    return [v in reached for v in program.outputs]
+
+
+def mapped(program: Program, over: Sequence[bool]) -> list[bool]:
+    """Which outputs depend on the inputs that are mapped."""
+    reached: set[Value] = {v for v, m in zip(program.inputs, over, strict=True) if m}
+    for node in program.nodes:
+        if any(v in reached for v in node.inputs):
+            reached.update(node.outputs)
+    return [v in reached for v in program.outputs]
+
+
+def used(program: Program) -> list[bool]:
+    """Which inputs a program reads or returns."""
+    read: set[Value] = set(program.outputs)
+    for node in program.nodes:
+        read.update(node.inputs)
+    return [v in read for v in program.inputs]
+
+
+def split(xs: Sequence[Any], *sizes: int) -> list[list[Any]]:
+    """`xs` cut into runs of the given sizes, and the rest."""
+    parts, at = [], 0
+    for n in sizes:
+        parts.append(list(xs[at : at + n]))
+        at += n
+    return [*parts, list(xs[at:])]
+
+
+def is_traced(arrays: Sequence[Any]) -> bool:
+    """Whether control flow over these arrays must be recorded: some is traced, or a trace is in progress.
+
+    Within a trace even concrete loops are recorded, since their bodies may close over traced values.
+    """
+    return bool(frames()) or any(type(x) is TraceTensor for x in arrays)
+
+
+def merge_captures(staged: Sequence[Staged]) -> tuple[list[Program], list[TraceTensor]]:
+    """Programs of several functions over the same arguments, with the captures of all as last inputs of each.
+
+    Args:
+        staged: the functions, traced on the same arguments.
+
+    Returns:
+        The programs, and the captured values.
+    """
+    captures: dict[TraceTensor, ShapeDtype] = {}
+    for s in staged:
+        for c, v in zip(s.captures, s.program.inputs[len(s.program.inputs) - len(s.captures) :], strict=True):
+            captures.setdefault(c, v.aval)
+    programs = []
+    for s in staged:
+        own = len(s.program.inputs) - len(s.captures)
+        mine = dict(zip(s.captures, s.program.inputs[own:], strict=True))
+        inputs = (*s.program.inputs[:own], *(mine[c] if c in mine else unused(a) for c, a in captures.items()))
+        names = (*s.program.input_names[:own], *(f"capture/{i}" for i in range(len(captures))))
+        programs.append(Program(inputs, s.program.nodes, s.program.outputs, names))
+    return programs, list(captures)
+
+
+def unused(aval: ShapeDtype) -> Value:
+    """An input that nothing reads."""
+    v = Value()
+    v.aval, v.node, v.index = aval, None, 0
+    return v
+
+
+def with_output_types(program: Program, avals: Sequence[ShapeDtype]) -> Program:
+    """The program with its outputs cast to other dtypes of the same shapes."""
+    if all(v.aval is a for v, a in zip(program.outputs, avals, strict=True)):
+        return program
+    nodes, outputs = list(program.nodes), []
+    for v, aval in zip(program.outputs, avals, strict=True):
+        if v.aval is not aval:
+            node = Node(astype_op, (v,), {"to": aval.dtype, "weak": aval.weak})
+            out = Value()
+            out.aval, out.node, out.index = aval, node, 0
+            node.outputs = (out,)
+            nodes.append(node)
+            v = out
+        outputs.append(v)
+    return Program(program.inputs, tuple(nodes), tuple(outputs), program.input_names)
+
+
+def same_result(where_: str, first: tuple[Any, Result, Any], second: tuple[Any, Result, Any]) -> list[ShapeDtype]:
+    """The common types of two results that must agree; weak ones adopt the dtype of the other.
+
+    Args:
+        where_: the function that compares, for messages.
+        first: who returned it, its structure, and its types.
+        second: the same for the other.
+
+    Raises:
+        ShapeError: other structures or shapes.
+        DtypeError: other dtypes.
+    """
+    (name, result, avals), (other_name, other, other_avals) = first, second
+    if result.treedef != other.treedef:
+        raise ShapeError(
+            f"{where_}: {name} and {other_name} return different structures: {result.treedef} and {other.treedef}"
+        )
+    out = []
+    paths = tree.paths(result.treedef)
+    for a, b, path in zip(avals, other_avals, paths, strict=True):
+        at = f" at {'/'.join(path)}" if path else ""
+        if a.shape != b.shape:
+            raise ShapeError(f"{where_}: {name} returns {a}{at}, but {other_name} {b}; the shapes must agree")
+        if a.dtype is not b.dtype and not a.weak and not b.weak:
+            raise DtypeError(
+                f"{where_}: {name} returns {a}{at}, but {other_name} {b}; convert one of them with astype"
+            )
+        strong = b if a.weak else a
+        out.append(aval_of(a.shape, strong.dtype, a.weak and b.weak))
+    return out
+
+
+def safe_lanes(active: Any, values: Sequence[Any], over: Sequence[bool]) -> list[Any]:
+    """Mapped values in which the lanes that are not active hold a copy of an active one.
+
+    What is computed from them is as harmless as what an active lane computes: no NaN, error or endless loop comes from an
+    operand that the lane would never have met. If no lane is active the values are zeros.
+
+    Args:
+        active: bool, shape `(lanes,)`.
+        values: arrays, the mapped ones of shape `(lanes, *rest)`.
+        over: which are mapped.
+    """
+    lanes = active.shape[0]
+    lanes = active.shape[0]
+    position = wrap(np.arange(lanes, dtype=np.float64))
+    first = equal(position, bind(reduce_min_op, (where(active, position, float(lanes)),), {"axes": (0,)}))
+    out = []
+    for x, m in zip(values, over, strict=True):
+        if not m or x.dtype.kind != "f":
+            out.append(x)
+            continue
+        picked = sum_over(where(broadcast(first, x.shape, (0,)), x, 0.0), (0,))
+        out.append(where(broadcast(active, x.shape, (0,)), x, broadcast(picked, x.shape, tuple(range(1, x.ndim)))))
+    return out
