@@ -1,4 +1,4 @@
-"""Find the frequency w for which u(x) = sin(w x) solves u'' = -pi^2 sin(pi x), by a loop of one's own and a `Trainer`."""
+"""Find the frequency w for which sin(w x) solves u'' = -pi^2 sin(pi x): by a loop of one's own, and by a `Trainer`."""
 
 import math
 
