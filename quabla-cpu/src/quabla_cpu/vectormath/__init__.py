@@ -8,7 +8,8 @@ function exists for float64 (`"f64"`) and float32 (`"f32"`) at any number of lan
     vectormath.library({("exp", "f64", 8)}).imports       # compiled once, kept on disk: symbols and addresses
 
 Errors are at most 2 units in the last place, subnormal numbers included; NaN, infinities and signed zeros come out as
-in NumPy and C99. float32 is computed in float64 and rounded once, so its errors are at most 0.51 units. `sincos`
+in NumPy and C99. Most float32 functions are computed in float64 and rounded once (0.51 units); those called most
+often are computed in float32 (2 units). `sincos`
 returns a struct of two vectors.
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .. import engine, text
-from . import exponential, hugeangle, inverse, logarithm, single, special, trigonometric
+from . import exponential, float32, hugeangle, inverse, logarithm, single, special, trigonometric
 from .lanes import Lanes
 
 __all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "required", "symbol"]
@@ -109,9 +110,12 @@ def _define(module: text.Module, label: str, name: str, dtype: str, lanes: int, 
     b = module.function(
         label, returns(name, dtype, lanes), [kind] * ARITY[name], attributes=ATTRIBUTES, linkage=linkage
     )
-    operands = [Lanes(b, b.fpext(argument, "double")) for argument in b.arguments]
-    function = _FUNCTIONS[name] if dtype == "f64" else single.FUNCTIONS.get(name, _FUNCTIONS[name])
-    made = function(*operands)
+    operands = [Lanes(b, argument) for argument in b.arguments]
+    if dtype == "f32" and name in float32.FUNCTIONS:
+        made = float32.FUNCTIONS[name](*operands)
+    else:
+        function = single.FUNCTIONS.get(name, _FUNCTIONS[name]) if dtype == "f32" else _FUNCTIONS[name]
+        made = function(*(Lanes(b, b.fpext(operand.value, "double")) for operand in operands))
     results = [
         b.fptrunc(part.value, _ELEMENTS[dtype]) for part in (made if isinstance(made, tuple) else (made,))
     ]

@@ -1,4 +1,4 @@
-"""Vectors of float64 lanes with operators, so that the functions of this package read as mathematics.
+"""Vectors of floating-point lanes with operators, so that the functions of this package read as mathematics.
 
 A `Lanes` is the value of a vector (or scalar) being computed by code that is being written: `x * y + 1.0` writes a
 multiplication and an addition. Comparisons give a `Mask`; integer work on the bits goes through `Bits`.
@@ -34,7 +34,7 @@ class Mask:
 
 
 class Bits:
-    """The bits of a `Lanes`, or any 64-bit integer per lane."""
+    """The bits of a `Lanes`, or any integer of their size per lane."""
 
     __slots__ = ("b", "value")
 
@@ -77,12 +77,13 @@ class Bits:
         return Mask(self.b, self.b.icmp("eq", self.value, second.value))
 
     def lanes(self) -> Lanes:
-        """The same bits as float64."""
-        return Lanes(self.b, self.b.bitcast(self.value, "double"))
+        """The same bits as floating-point numbers."""
+        wide = text.element(self.value.type) == "i64"
+        return Lanes(self.b, self.b.bitcast(self.value, "double" if wide else "float"))
 
 
 class Lanes:
-    """One float64 per lane. Python numbers mix in as constants; no operation is ever fused or reordered."""
+    """One number per lane. Python numbers mix in as constants; no operation is ever fused or reordered."""
 
     __slots__ = ("b", "value")
 
@@ -161,7 +162,8 @@ class Lanes:
         return Lanes(self.b, self.b.copysign(self.value, sign.value))
 
     def bits(self) -> Bits:
-        return Bits(self.b, self.b.bitcast(self.value, "i64"))
+        wide = text.element(self.value.type) == "double"
+        return Bits(self.b, self.b.bitcast(self.value, "i64" if wide else "i32"))
 
     def at_most(self, limit: float) -> Lanes:
         """The smaller of the two; NaN stays NaN. One instruction on x86."""

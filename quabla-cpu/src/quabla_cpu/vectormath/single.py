@@ -1,4 +1,4 @@
-"""The functions that float32 code calls most, in float64 arithmetic with polynomials just long enough.
+"""Functions of float32 in float64 arithmetic with polynomials just long enough.
 
 Float64 holds every intermediate result so much better than float32 needs that no corrections are left to make: the
 results are the exact ones rounded once, but for about one in a hundred that lies next to the middle of two floats.
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .exponential import LN2_HIGH, LOG2_E, ROUNDER
-from .lanes import Bits, Lanes, bit_pattern, estrin, fma, where
+from .lanes import Lanes, bit_pattern, estrin, fma, where
 from .logarithm import log_of_parts, power_cases, specials, split
-from .trigonometric import HALF_PI, TWO_OVER_PI, from_quadrant, with_huge
 
 # (exp(r) - 1) / r for |r| <= ln 2 / 2; relative error 2**-32.0.
 EXPM1 = (
@@ -49,22 +48,6 @@ ATANH = (
     0.286210585213169,
     0.21389772420308523,
     0.24425656132077106,
-)
-
-# sin(r) / r and cos(r) in r**2 for |r| <= pi/4; relative errors 2**-37.8 and 2**-34.1.
-SIN = (
-    0.9999999999956772,
-    -0.16666666631607566,
-    0.008333328783324245,
-    -0.00019839202317887872,
-    2.7173455836530057e-06,
-)
-COS = (
-    0.9999999999438768,
-    -0.4999999957121906,
-    0.04166661320192114,
-    -0.0013886528213359725,
-    2.4372594111241614e-05,
 )
 
 # erf(x) / x in x**2 for |x| <= 1/2; relative error 2**-36.2.
@@ -108,24 +91,9 @@ def _exp(x: Lanes) -> Lanes:
     return fma(p, power, power)
 
 
-def exp(x: Lanes) -> Lanes:
-    return _exp(x.at_most(100.0).at_least(-120.0))
-
-
 def expm1(x: Lanes) -> Lanes:
     _, p, power = _reduce(x.at_most(100.0).at_least(-40.0))
     return fma(p, power, power - 1.0).copysign(x)  # -0.0
-
-
-def tanh(x: Lanes) -> Lanes:
-    """expm1(2 x) / (expm1(2 x) + 2)."""
-    x = x.at_most(12.0).at_least(-12.0)
-    _, p, power = _reduce(x + x)
-    return (fma(p, power, power - 1.0) / fma(p, power, power + 1.0)).copysign(x)
-
-
-def sigmoid(x: Lanes) -> Lanes:
-    return 1.0 / (1.0 + _exp(-x.at_most(120.0).at_least(-120.0)))
 
 
 def softplus(x: Lanes) -> Lanes:
@@ -133,12 +101,6 @@ def softplus(x: Lanes) -> Lanes:
     e = _exp((-abs(x)).at_least(-120.0))
     s = e / (2.0 + e)
     return fma(s, estrin(s * s, ATANH), where(x > 0.0, x, where(x <= 0.0, x.of(0.0), x)))
-
-
-def log(x: Lanes) -> Lanes:
-    k, m, _ = split(x, subnormals=False)
-    f = m - 1.0
-    return specials(x, fma(k, LN2_HIGH, f * estrin(f, LOG)))
 
 
 def log1p(x: Lanes) -> Lanes:
@@ -155,24 +117,6 @@ def power(x: Lanes, y: Lanes) -> Lanes:
     logarithm = specials(magnitude, log_of_parts(k, m - 1.0))
     product = where(logarithm.equals(0.0), 0.0, y * logarithm)  # |x| = 1, also for infinite y
     return power_cases(x, y, _exp(product.at_most(120.0).at_least(-120.0)))
-
-
-def sincos(x: Lanes) -> tuple[Lanes, Lanes]:
-    shifted = fma(x, TWO_OVER_PI, ROUNDER)
-    n = shifted - ROUNDER
-    r = fma(n, -HALF_PI[1], fma(n, -HALF_PI[0], x))
-    value, bits = with_huge(x, (r, shifted.bits()))
-    r = Lanes(x.b, value)
-    z = r * r
-    return from_quadrant((r * estrin(z, SIN)).copysign(r), estrin(z, COS), Bits(x.b, bits))
-
-
-def sin(x: Lanes) -> Lanes:
-    return sincos(x)[0]
-
-
-def cos(x: Lanes) -> Lanes:
-    return sincos(x)[1]
 
 
 def _erfc_beyond(a: Lanes) -> Lanes:
@@ -192,18 +136,11 @@ def erfc(x: Lanes) -> Lanes:
 
 
 FUNCTIONS: dict[str, Callable[..., Lanes | tuple[Lanes, Lanes]]] = {
-    "exp": exp,
     "expm1": expm1,
-    "tanh": tanh,
-    "sigmoid": sigmoid,
     "softplus": softplus,
-    "log": log,
     "log1p": log1p,
     "power": power,
-    "sin": sin,
-    "cos": cos,
-    "sincos": sincos,
     "erf": erf,
     "erfc": erfc,
 }
-"""The functions of this module; for all others float32 uses the float64 function."""
+"""The functions of this module, from and to float64 lanes that hold float32 numbers."""

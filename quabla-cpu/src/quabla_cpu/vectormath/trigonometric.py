@@ -93,8 +93,9 @@ def from_quadrant(sine: Lanes, cosine: Lanes, n: Bits) -> tuple[Lanes, Lanes]:
     """sin(x) and cos(x) from those of r for x = n pi/2 + r."""
     swapped = ~(n & 1).equals(0)
     sine, cosine = where(swapped, cosine, sine), where(swapped, sine, cosine)
-    sine_sign = (n & 2) << 62
-    cosine_sign = ((n + 1) & 2) << 62
+    top = 62 if text.element(n.value.type) == "i64" else 30
+    sine_sign = (n & 2) << top
+    cosine_sign = ((n + 1) & 2) << top
     return (sine.bits() ^ sine_sign).lanes(), (cosine.bits() ^ cosine_sign).lanes()
 
 
