@@ -64,7 +64,7 @@ def vmap(program: Program, mapped: Sequence[bool], size: int) -> tuple[Program, 
         The batched program, and which of its outputs have the leading axis.
     """
     avals = [
-        aval_of((size, *a.shape), a.dtype) if m else a for a, m in zip(program.in_avals, mapped, strict=True)
+        aval_of((size, *a.shape), a.dtype, a.weak) if m else a for a, m in zip(program.in_avals, mapped, strict=True)
     ]
     flags: list[bool] = []
 

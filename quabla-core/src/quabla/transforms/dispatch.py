@@ -261,10 +261,12 @@ class _Taking:
                 self.leaves.append(name)
             else:
                 value = leaf.value
-                if type(value) not in (int, bool, float, str) or value != value or value == 0:
+                zero_or_nan = type(value) is float and (value != value or value == 0.0)
+                if type(value) not in (int, bool, float, str) or zero_or_nan:
                     self.possible = False  # NaN, and the zeros that differ in sign: compared by the slow way
                     return
-                checks.append(f"type({name}) is {type(value).__name__} and {name} == {value!r}")
+                names[f"S_{name}"] = value
+                checks.append(f"type({name}) is {type(value).__name__} and {name} == S_{name}")
         if checks:
             self.levels.append((" and ".join(checks), []))
 

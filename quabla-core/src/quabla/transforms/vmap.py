@@ -128,7 +128,7 @@ def _less(aval: ShapeDtype, axis: int | None) -> ShapeDtype:
     """`aval` without its mapped axis."""
     if axis is None:
         return aval
-    return aval_of(aval.shape[:axis] + aval.shape[axis + 1 :], aval.dtype)
+    return aval_of(aval.shape[:axis] + aval.shape[axis + 1 :], aval.dtype, aval.weak)
 
 
 def _with_avals(leaves: tuple[Any, ...], avals: list[ShapeDtype]) -> tuple[Any, ...]:
