@@ -6,7 +6,8 @@
    computed over another domain.
 3. Elementwise values of one domain and one depth form one kernel; reductions join the kernel of their operand. Depths
    order the kernels, so no cycle can arise.
-4. A value moves to the kernel of its first use where that saves a store.
+4. A value moves to the kernel of its first use where that saves a store; a cheap one is computed again in each kernel
+   that uses it where that saves memory traffic.
 5. Only values that other kernels read get memory. Outputs are written where they are returned; `concat` and `pad` are
    stores into parts of one buffer.
 
@@ -46,6 +47,8 @@ from quabla.shapes import ShapeDtype
 __all__ = ["Plan", "fuse", "handles"]
 
 Shape = tuple[int, ...]
+_DEAR = frozenset(("exp", "log", "sin", "cos", "tanh", "sigmoid", "softplus", "power", "div", "sqrt"))
+_REPEATED = 4  # cheap ops that may be computed again in place of one load
 _REDUCTIONS = {
     "reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_any": "any", "reduce_all": "all"
 }  # fmt: skip
@@ -77,8 +80,13 @@ class Plan:
 class _Item:
     """A unit of work, or an array that exists already."""
 
-    __slots__ = ("args", "axes", "buffer", "depth", "domain", "dtype", "kind", "node", "op", "params", "shape", "size",
-                 "target", "users")  # fmt: skip
+    __slots__ = ("again", "args", "axes", "buffer", "depth", "domain", "dtype", "kind", "node", "op", "ops", "params", "roots",
+                 "shape", "size", "target", "users")  # fmt: skip
+    op: str  # of maps and reductions
+    params: dict[str, Any]
+    axes: frozenset[int]  # of reductions, among the axes of the domain
+    node: Node  # of products
+    target: tuple[Buffer, int, Shape]  # of puts
 
     def __init__(self, kind: str, shape: Shape, dtype: dtype, domain: Shape, depth: int) -> None:
         self.kind = kind  # "leaf", "map", "reduce", "product", "assembly", or "put": a store into an assembly or output
@@ -90,6 +98,9 @@ class _Item:
         self.buffer: Buffer | None = None
         self.args: list[_View | _Full] = []
         self.users: list[tuple[_Item, bool]] = []  # each with whether the two may share a kernel
+        self.roots: frozenset[_Item] | None = None  # what it can be computed from again, if it is cheap
+        self.ops = 0  # how many ops that takes
+        self.again = False  # whether each kernel that uses it computes it
 
 
 class _View(NamedTuple):
@@ -149,6 +160,7 @@ class _Fuser:
                 reps[node.outputs[0]] = self.map(node)
         offsets, nbytes = self.outputs(program)
         self.delay()
+        self.repeat()
         steps = self.steps()
         return Plan(
             program.in_avals, program.out_avals, offsets, nbytes, steps, tuple(self.constants), assign(steps)
@@ -167,7 +179,7 @@ class _Fuser:
     def take(self, user: _Item, rep: _View | _Full, domain: Shape) -> None:
         """Make `rep` an operand of `user`, which goes over `domain`, and place the user after it."""
         user.args.append(rep)
-        if type(rep) is _View:
+        if isinstance(rep, _View):
             item = rep.item
             joins = rep.whole and item.kind == "map" and item.domain == domain
             depth = item.depth + (not joins)
@@ -198,14 +210,14 @@ class _Fuser:
     def squeezed(self, x: Value) -> _View | _Full:
         """How `x` is read, with strides for the axes of its domain."""
         rep = self.reps[x]
-        if type(rep) is _Full or 1 not in x.shape:
+        if isinstance(rep, _Full) or 1 not in x.shape:
             return rep
         return rep._replace(strides=squeeze(x.shape, rep.strides))  # type: ignore[union-attr]
 
     def put(self, rep: _View | _Full, shape: Shape, strides: Shape, target: Buffer, offset: int, depth: int = 0) -> _Item:
         """Store a value of `shape` into a part of `target`."""
         strides = squeeze(shape, strides)
-        if type(rep) is _View and rep.item.kind == "map" and not rep.whole and not rep.offset:
+        if isinstance(rep, _View) and rep.item.kind == "map" and not rep.whole and not rep.offset:
             # All of a computed value in another order of axes: it is stored in that order where it is computed.
             read, own = squeeze(shape, rep.strides), contiguous(rep.item.domain)
             if sorted(read) == sorted(own) and math.prod(shape) == rep.item.size:
@@ -221,7 +233,7 @@ class _Fuser:
     def materialised(self, v: Value) -> _View:
         """`v` as a view of something in memory; the elements of a constant all lie in one place."""
         rep = self.reps[v]
-        if type(rep) is _View:
+        if isinstance(rep, _View):
             return rep
         from quabla.arrays.tensor import wrap
         import numpy as np
@@ -242,14 +254,14 @@ class _Fuser:
     def broadcast(self, node: Node) -> _View | _Full:
         x = node.inputs[0]
         rep = self.reps[x]
-        if type(rep) is _Full:
+        if isinstance(rep, _Full):
             return rep
         strides = broadcast_strides(x.shape, rep.strides, node.params["shape"], node.params["dims"])
         return _View(rep.item, rep.offset, strides, rep.whole and node.outputs[0].size == x.size)
 
     def transpose(self, node: Node) -> _View | _Full:
         rep = self.reps[node.inputs[0]]
-        if type(rep) is _Full:
+        if isinstance(rep, _Full):
             return rep
         strides = tuple([rep.strides[p] for p in node.params["perm"]])
         shape = node.outputs[0].shape
@@ -258,7 +270,7 @@ class _Fuser:
 
     def slice(self, node: Node) -> _View | _Full:
         rep = self.reps[node.inputs[0]]
-        if type(rep) is _Full:
+        if isinstance(rep, _Full):
             return rep
         start, step = node.params["start"], node.params["step"]
         offset = rep.offset + sum([a * s for a, s in zip(start, rep.strides, strict=True)])
@@ -269,7 +281,7 @@ class _Fuser:
     def reshape(self, node: Node) -> _View | _Full:
         x, shape = node.inputs[0], node.params["shape"]
         rep = self.reps[x]
-        if type(rep) is _Full:
+        if isinstance(rep, _Full):
             return rep
         strides = reshape_strides(x.shape, rep.strides, shape)
         if strides is None:  # only a copy can be seen under the new shape
@@ -340,7 +352,7 @@ class _Fuser:
             offsets.append(nbytes)
             nbytes += aligned(v.aval.nbytes)
             rep = self.reps[v]
-            if type(rep) is _View and rep.whole and rep.item.kind != "leaf":
+            if isinstance(rep, _View) and rep.whole and rep.item.kind != "leaf":
                 item = rep.item
                 if item.buffer is None:
                     item.buffer = buffer
@@ -363,16 +375,62 @@ class _Fuser:
                 continue
             more = 0
             for rep in item.args:
-                if type(rep) is _View and rep.item.kind == "map" and not self.stored(rep.item, item):
+                if isinstance(rep, _View) and rep.item.kind == "map" and not self.stored(rep.item, item):
                     more += 1
             if more <= 1:
                 item.depth = first
+
+    def repeat(self) -> None:
+        """Mark cheap values that other kernels compute again instead of reading them from memory."""
+        for item in self.items:
+            if item.kind != "map" or item.op in _DEAR or not self.recipe(item):
+                continue
+            if item.buffer is not None or not self.stored(item) or not all([joins for _, joins in item.users]):
+                continue
+            assert item.roots is not None
+            # Kernels that would read a root for this alone; each of them reads the item now.
+            depths = {user.depth for user, _ in item.users if user.depth != item.depth}
+            extra = 0
+            for root in item.roots:
+                read = {user.depth for user, _ in root.users if user.domain == item.domain}
+                extra += len(depths - read)
+            if extra <= len(depths) + 1:
+                item.again = True
+                for root in item.roots:
+                    root.users.extend([(user, root.kind == "map") for user, _ in item.users if user.depth != item.depth])
+
+    def recipe(self, item: _Item) -> bool:
+        """Whether an item is few cheap ops away from values that are in memory; notes which."""
+        roots: set[_Item] = set()
+        ops = 1
+        for rep in item.args:
+            if isinstance(rep, _Full):
+                continue
+            source = rep.item
+            if rep.whole and source.domain == item.domain:
+                if source.kind != "map" or self.written(source):
+                    roots.add(source)
+                elif source.roots is not None:
+                    roots |= source.roots
+                    ops += source.ops
+                else:
+                    return False
+            elif source.size * 4 > item.size:
+                return False  # another large array, read through a view
+        if ops > _REPEATED or len(roots) > 2:
+            return False
+        item.roots, item.ops = frozenset(roots), ops
+        return True
 
     def stored(self, item: _Item, without: _Item | None = None) -> bool:
         """Whether anybody (but `without`) reads the item from memory."""
         if item.buffer is not None:
             return True
         return any([not joins or user.depth != item.depth for user, joins in item.users if user is not without])
+
+    def written(self, item: _Item) -> bool:
+        """Whether the item needs memory."""
+        return not item.again and self.stored(item)
 
     # --- kernels --------------------------------------------------------------------------------------------------
 
@@ -382,7 +440,7 @@ class _Fuser:
         for i, item in enumerate(self.items):
             if item.kind == "assembly":
                 continue
-            if item.buffer is None and item.kind != "put" and (item.kind != "map" or self.stored(item)):
+            if item.buffer is None and item.kind != "put" and (item.kind != "map" or self.written(item)):
                 item.buffer = self.temporary(item)
             if item.kind == "product":
                 products.append((item.depth, i, item))
@@ -402,10 +460,12 @@ class _Fuser:
         own = contiguous(domain)
 
         def operand(rep: _View | _Full, shape: Shape) -> int:
-            if type(rep) is _View:
+            if isinstance(rep, _View):
                 item = rep.item
                 if rep.whole and item.domain == domain:
                     at = place.get(item)
+                    if at is None and item.buffer is None and item.kind == "map":
+                        at = compute(item)
                     if at is not None:
                         return at
                 strides = rep.strides
@@ -425,11 +485,17 @@ class _Fuser:
                 body.append(Scalar(rep.value, rep.dtype))  # type: ignore[union-attr]
             return at
 
+        def compute(item: _Item) -> int:
+            args = tuple([operand(rep, item.shape) for rep in item.args])
+            at = place[item] = len(body)
+            body.append(Apply(item.op, args, item.params, item.dtype))
+            return at
+
         for item in members:
             if item.kind == "map":
-                args = tuple([operand(rep, item.shape) for rep in item.args])
-                place[item] = len(body)
-                body.append(Apply(item.op, args, item.params, item.dtype))
+                if item.again:
+                    continue  # where it is used
+                compute(item)
                 if item.buffer is not None:
                     body.append(Store(place[item], item.buffer, 0, own))
             elif item.kind == "put":
@@ -455,7 +521,7 @@ class _Fuser:
     def product(self, item: _Item) -> Product:
         node = item.node
         left, right = item.args
-        assert type(left) is _View and type(right) is _View
+        assert isinstance(left, _View) and isinstance(right, _View)
         assert left.item.buffer is not None and right.item.buffer is not None and item.buffer is not None
         lhs, rhs = node.inputs
         (lc, rc), (lb, rb) = node.params["contract"], node.params["batch"]
