@@ -60,7 +60,7 @@ def test_matrices_in_every_layout(m, k, n, left, right, dtype, width):
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 def test_large_products_through_blas(dtype, transposed):
     rng = np.random.default_rng(0)
-    m, k, n = 130, 120, 110
+    m, k, n = 180, 160, 140
     assert m * k * n >= gemm.BLAS_FROM
     x = rng.normal(size=(k, m) if transposed[0] else (m, k)).astype(dtype)
     y = rng.normal(size=(n, k) if transposed[1] else (k, n)).astype(dtype)
@@ -76,16 +76,16 @@ def test_large_products_through_blas(dtype, transposed):
 
 def test_batches_of_large_products():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(3, 110, 120)), rng.normal(size=(3, 120, 130))
+    x, y = rng.normal(size=(3, 140, 160)), rng.normal(size=(3, 160, 180))
     check(lambda x, y: dot_general(x, y, ((2,), (1,)), ((0,), (0,))), np.matmul, x, y)
 
 
 def test_large_products_without_unit_strides():
     """BLAS cannot read every other column; the result must still be right."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(130, 240)), rng.normal(size=(120, 260))
+    x, y = rng.normal(size=(180, 320)), rng.normal(size=(160, 280))
     check(
-        lambda x, y: strided_slice(x, (0, 0), (130, 240), (1, 2)) @ strided_slice(y, (119, 0), (-1, 260), (-1, 2)),
+        lambda x, y: strided_slice(x, (0, 0), (180, 320), (1, 2)) @ strided_slice(y, (159, 0), (-1, 280), (-1, 2)),
         lambda x, y: x[:, ::2] @ y[::-1, ::2],
         x, y,
     )  # fmt: skip
@@ -159,3 +159,10 @@ def test_special_values_in_products():
     with np.errstate(invalid="ignore"):
         want = x @ y
     np.testing.assert_array_equal(run(lambda x, y: x @ y, x, y), want)
+
+
+def test_products_of_one_form_are_compiled_once():
+    x = qb.ShapeDtype((64, 16))
+    w = qb.ShapeDtype((16, 16))
+    program, _ = trace(lambda x, v, w: (qb.tanh(qb.tanh(x @ v) @ w) @ v,), [x, w, w])
+    assert len(CpuBackend().lower(program, "cpu").generate().products) == 1

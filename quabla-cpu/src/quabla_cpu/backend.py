@@ -17,6 +17,7 @@ from quabla.lowering.passes import simplify
 from quabla_cpu import blas, engine, vectormath
 from quabla_cpu.codegen import ENTRY, Generated, generate
 from quabla_cpu.executable import CpuExecutable
+from quabla_cpu.gemm import PRODUCT
 from quabla_cpu.pointwise import POINTWISE
 
 if TYPE_CHECKING:
@@ -117,13 +118,13 @@ def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable
 
 
 class Compiled:
-    """Linked machine code, with the arrays that it refers to."""
+    """Linked machine code, with all that it refers to: other code, and large constants."""
 
-    __slots__ = ("__weakref__", "constants", "library")
+    __slots__ = ("__weakref__", "keep", "library")
 
-    def __init__(self, library: engine.Library, constants: tuple[Tensor, ...]) -> None:
+    def __init__(self, library: engine.Library, keep: tuple[object, ...]) -> None:
         self.library = library
-        self.constants = constants
+        self.keep = keep
 
 
 _compiled: weakref.WeakValueDictionary[object, Compiled] = weakref.WeakValueDictionary()
@@ -132,17 +133,26 @@ _lock = threading.RLock()
 
 def compile_program(generated: Generated) -> Compiled:
     """Compile and link code, once per process for equal text and constants."""
-    key = generated.text, tuple([id(tensor) for _, tensor in generated.constants])
-    with _lock:
-        found = _compiled.get(key)
-    if found is not None:
-        return found
     imports = dict(vectormath.library(generated.math).imports)
+    keep: list[object] = []
+    for symbol, module in generated.products:
+        product = _once(module, module, PRODUCT, {}, ())
+        imports[symbol] = product.library.address(PRODUCT)
+        keep.append(product)
     for name in generated.blas:
         imports[name] = blas.address(name)
     for symbol, tensor in generated.constants:
         imports[symbol] = tensor.address
-    library = engine.link([engine.compile(generated.text)], [ENTRY], imports)
-    made = Compiled(library, tuple([tensor for _, tensor in generated.constants]))
+        keep.append(tensor)
+    key = generated.text, tuple([id(tensor) for _, tensor in generated.constants])
+    return _once(key, generated.text, ENTRY, imports, tuple(keep))
+
+
+def _once(key: object, module: str, symbol: str, imports: dict[str, int], keep: tuple[object, ...]) -> Compiled:
+    with _lock:
+        found = _compiled.get(key)
+    if found is not None:
+        return found
+    made = Compiled(engine.link([engine.compile(module)], [symbol], imports), keep)
     with _lock:
         return _compiled.setdefault(key, made)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quabla.arrays.tensor import Tensor
-from quabla.lowering.fuse import Plan
-from quabla.lowering.loops import Buffer, Kernel
 from quabla.lowering.buffers import touched
+from quabla.lowering.fuse import Plan
+from quabla.lowering.loops import Buffer, Kernel, Product
 from quabla_cpu import text, vectormath
 from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import Code, memory_type, write_kernel
@@ -34,6 +34,7 @@ class Generated:
         text: LLVM IR.
         math: the functions of `vectormath` that it calls.
         blas: the BLAS functions that it calls.
+        products: symbol and module of each function that computes a product.
         constants: symbol and array of each large constant.
         workspace_nbytes: what the caller must provide.
     """
@@ -41,6 +42,7 @@ class Generated:
     text: str
     math: frozenset[tuple[str, str, int]]
     blas: tuple[str, ...]
+    products: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, Tensor], ...]
     workspace_nbytes: int
 
@@ -102,16 +104,17 @@ def generate(plan: Plan, vector_bytes: int, fma: bool, attributes: str = "nounwi
         module.text(),
         frozenset(vectormath.required(module)),
         tuple(sorted(code.blas)),
+        tuple(sorted(code.functions.items())),
         tuple(large),
         0 if stacked else plan.workspace,
     )
 
 
-def _in_order(steps: Sequence[object]) -> list[Buffer]:
+def _in_order(steps: Sequence[Kernel | Product]) -> list[Buffer]:
     """All buffers, in an order that does not depend on addresses: the text is a key of caches."""
     found: dict[Buffer, None] = {}
     kinds = {"input": 0, "constant": 1, "output": 2, "temporary": 3}
     for step in steps:
-        for buffer in sorted(touched(step), key=lambda x: (kinds[x.kind], x.index)):  # type: ignore[arg-type]
+        for buffer in sorted(touched(step), key=lambda x: (kinds[x.kind], x.index)):
             found.setdefault(buffer)
     return list(found)

@@ -1,5 +1,8 @@
 """Matrix products: register-tiled loops for small ones, BLAS for large ones.
 
+The loops of a product are a function of their own, `product(left, right, out)`, in a module of its own: products of one
+form are compiled once, however many programs use them. Only a handful of multiplications is written in place.
+
 A tile of the result is `rows` x `vectors` accumulators that stay in registers while k runs. One operand is read as
 vectors, the other one element at a time, spread over the lanes; either operand may be the one that is read as vectors,
 and any strides are allowed. As in `schedule.py` the last tile of an axis starts earlier where the extent is no multiple,
@@ -21,8 +24,11 @@ from quabla_cpu.text import Builder, Value
 
 __all__ = ["BLAS_FROM", "write_product"]
 
-BLAS_FROM = 1_000_000
-"""Multiplications from which a product is given to BLAS."""
+BLAS_FROM = 4_000_000
+"""Multiplications from which a product is given to BLAS. Below it, tiles are as fast as one thread of BLAS."""
+
+PRODUCT = "product"
+_IN_PLACE = 64  # multiplications that are written into the program itself
 
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
@@ -59,28 +65,59 @@ class _Tiling:
 
 
 def write_product(code: Code, p: Product) -> None:
-    """Write a product."""
+    """Write a product, or a call of its function."""
     m, outer_m = _main(p.m)
     n, outer_n = _main(p.n)
     count = math.prod([a.extent for a in (*p.m, *p.n, *p.k)])
-    calls = _blas_flags(p, m, n) if count >= BLAS_FROM else None
+    flags = _blas_flags(p, m, n) if count >= BLAS_FROM else None
     b = code.b
-    d = p.dtype
-    element = memory_type(d)
-    left = b.gep(element, code.pointers[p.left], p.left_offset)
-    right = b.gep(element, code.pointers[p.right], p.right_offset)
-    out = code.pointers[p.out]
+    element = memory_type(p.dtype)
+    pointers = [
+        b.gep(element, code.pointers[p.left], p.left_offset) if p.left_offset else code.pointers[p.left],
+        b.gep(element, code.pointers[p.right], p.right_offset) if p.right_offset else code.pointers[p.right],
+        code.pointers[p.out],
+    ]
+    if flags is not None:
+        with ExitStack() as loops:
+            _write_blas(code, p, m, n, flags, *_outer_loops(b, p, (*outer_m, *outer_n), loops, pointers))
+    elif count * math.prod([a.extent for a in p.batch]) <= _IN_PLACE:
+        _write_tiles(code, p, pointers)
+    else:
+        b.call(code.function(_function(code, p)), "void", *pointers, attributes="nounwind")
+
+
+def _function(code: Code, p: Product) -> str:
+    """The module that holds the loops of a product."""
+    module = text.Module(code.b.module.attributes)
+    b = module.function(
+        PRODUCT, "void", [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias writeonly")]
+    )
+    _write_tiles(Code(b, code.vector_bytes, code.fma), p, b.arguments)
+    b.ret()
+    return module.text()
+
+
+def _outer_loops(
+    b: Builder, p: Product, axes: tuple[Axis, ...], loops: ExitStack, pointers: Sequence[Value]
+) -> tuple[Value, Value, Value]:
+    """Loops over the batch and the axes that are not tiled; the addresses of both operands and the result inside."""
+    left, right, out = pointers
+    element = memory_type(p.dtype)
+    for axis in (*p.batch, *axes):
+        i = loops.enter_context(b.loop(0, axis.extent))
+        left = _advance(b, element, left, i, axis.left)
+        right = _advance(b, element, right, i, axis.right)
+        out = _advance(b, element, out, i, axis.out)
+    return left, right, out
+
+
+def _write_tiles(code: Code, p: Product, pointers: Sequence[Value]) -> None:
+    m, outer_m = _main(p.m)
+    n, outer_n = _main(p.n)
+    k = p.k or (_UNIT,)
+    tiling = _best(code, m, n, k, p.dtype.itemsize)
     with ExitStack() as loops:
-        for axis in (*p.batch, *outer_m, *outer_n):
-            i = loops.enter_context(b.loop(0, axis.extent))
-            left = _advance(b, element, left, i, axis.left)
-            right = _advance(b, element, right, i, axis.right)
-            out = _advance(b, element, out, i, axis.out)
-        if calls is not None:
-            _write_blas(code, p, m, n, calls, left, right, out)
-            return
-        k = p.k or (_UNIT,)
-        tiling = _best(code, m, n, k, d.itemsize)
+        left, right, out = _outer_loops(code.b, p, (*outer_m, *outer_n), loops, pointers)
         if tiling.flipped:
             vector, row = _Side(m.extent, m.left, m.out), _Side(n.extent, n.right, n.out)
             terms = [(a.extent, a.left, a.right) for a in k]
@@ -99,8 +136,8 @@ def _main(axes: tuple[Axis, ...]) -> tuple[Axis, tuple[Axis, ...]]:
     return axes[i], axes[:i] + axes[i + 1 :]
 
 
-def _advance(b: Builder, element: str, base: Value, i: Value, stride: int) -> Value:
-    if stride == 0:
+def _advance(b: Builder, element: str, base: Value, i: Value | None, stride: int) -> Value:
+    if stride == 0 or i is None:
         return base
     return b.gep(element, base, i if stride == 1 else b.mul(i, text.constant("i64", stride), "nsw"))
 
@@ -161,11 +198,11 @@ class _Tiles:
         b, t = self.b, self.t
         with ExitStack() as loops:
             column, starts = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
-            vectors = _advance(b, self.element, vectors, column, self.v.stride) if column else vectors
-            out = _advance(b, self.element, out, column, self.v.out) if column else out
+            vectors = _advance(b, self.element, vectors, column, self.v.stride)
+            out = _advance(b, self.element, out, column, self.v.out)
             row, rows = self._tiles(loops, self.r.extent, 1, t.rows)
-            splats = _advance(b, self.element, splats, row, self.r.stride) if row else splats
-            out = _advance(b, self.element, out, row, self.r.out) if row else out
+            splats = _advance(b, self.element, splats, row, self.r.stride)
+            out = _advance(b, self.element, out, row, self.r.out)
             zero = text.constant(self.kind, 0)
             sums = self._sums(0, vectors, splats, [zero] * (len(starts) * len(rows)), starts, rows)
             for j, i in enumerate(rows):
@@ -238,13 +275,14 @@ class _Tiles:
         strides.reverse()
         with ExitStack() as loops:
             source, to = vectors, space
+            index: Value | None
             for (extent, v_stride, _), stride in zip(self.terms, strides, strict=True):
-                i = loops.enter_context(b.loop(0, extent))
-                source = _advance(b, self.element, source, i, v_stride)
-                to = _advance(b, self.element, to, i, stride)
-            column, starts = self._tiles(loops, width, self.t.lanes, self.t.vectors)
-            source = _advance(b, self.element, source, column, v.stride) if column else source
-            to = _advance(b, self.element, to, column, 1) if column else to
+                index = loops.enter_context(b.loop(0, extent))
+                source = _advance(b, self.element, source, index, v_stride)
+                to = _advance(b, self.element, to, index, stride)
+            index, starts = self._tiles(loops, width, self.t.lanes, self.t.vectors)
+            source = _advance(b, self.element, source, index, v.stride)
+            to = _advance(b, self.element, to, index, 1)
             for start in starts:
                 at = b.gep(self.element, source, start * v.stride) if start else source
                 x = load(b, self.d, at, self.t.lanes, v.stride)

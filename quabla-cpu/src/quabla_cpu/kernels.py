@@ -7,6 +7,7 @@ inside of.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ class Code:
         fma: whether the machine multiplies and adds in one instruction.
         pointers: the address of each buffer.
         blas: the BLAS functions used so far.
+        functions: symbol and module of each function used so far that is compiled on its own.
         known: what is in registers already: values at the top level of the function, by where in memory they are.
         writers: the store that wrote to a buffer last.
     """
@@ -44,7 +46,14 @@ class Code:
         self.known: dict[Any, Value] = {}
         self.writers: dict[Buffer, Store] = {}
         self.blas: set[str] = set()
+        self.functions: dict[str, str] = {}
         self.scratches: dict[int, Value] = {}
+
+    def function(self, module: str) -> str:
+        """The symbol by which to call the function that a module of its own defines; known by the module's text."""
+        symbol = f"quabla_{hashlib.sha256(module.encode()).hexdigest()[:24]}"
+        self.functions[symbol] = module
+        return symbol
 
     def written(self, e: Store) -> None:
         """Forget what was known of a buffer that another store has written to: `pad` and `concat` use several."""
