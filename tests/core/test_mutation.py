@@ -79,7 +79,7 @@ FAULTS = [
     Fault("exp", "vjp", make=_negated, label="wrong_sign"),
     Fault("sin", "jvp", make=_doubled, label="factor_two"),
     Fault("mul", "vjp", make=_exchanged, label="cotangents_exchanged"),
-    Fault("div", "jvp", "scale(t, i, primals, out, params)", "scale(t, 0, primals, out, params)"),
+    Fault("div", "jvp", "times(t, i, primals, out, params)", "times(t, 0, primals, out, params)"),
     Fault("sqrt", "vjp", make=lambda rule: lambda ct, x, out, wanted: (ct * (0.5 / out),), label="infinite_at_zero"),
     Fault("power", "vjp", make=lambda rule: lambda ct, xs, out, wanted: (
         ct * xs[1] * elementwise.power(xs[0], xs[1] - 1.0), ct * out * elementwise.log(xs[0])), label="unmasked"),

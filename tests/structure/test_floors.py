@@ -33,7 +33,9 @@ FLOORS: dict[str, int] = {
     "transforms": 7,
     "cache": 7,
     "dispatch": 7,
-    # 6: functions from Program to Program, and what turns a call into a Program
+    # 6: functions from Program to Program, what turns a call into a Program, and ops that hold programs, whose rules are
+    # the transforms of those programs
+    "control": 6,
     "transforms.staging": 6,
     "transforms.forward": 6,
     "transforms.reverse": 6,

@@ -58,7 +58,6 @@ from quabla.ops.elementwise import (
     minimum,
     mul,
     neg,
-    power,
     relu,
     sigmoid,
     sign,
@@ -71,6 +70,7 @@ from quabla.ops.elementwise import (
     where,
 )
 from quabla.ops.matmul import dot, einsum, inner, matmul, outer, tensordot
+from quabla.ops.powers import power
 from quabla.ops.reduce import all, any, max, mean, min, norm, sum
 from quabla.ops.shape import (
     astype,

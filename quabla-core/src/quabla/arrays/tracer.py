@@ -20,7 +20,7 @@ from quabla.ir.op import Op, Refused, define
 from quabla.ir.program import Node, Program, Value, prune
 from quabla.shapes import ShapeDtype, aval_of
 
-__all__ = ["LIVE", "Frame", "TraceTensor", "bind", "constant_op", "frames", "full_op", "innermost", "trace"]
+__all__ = ["LIVE", "Frame", "TraceTensor", "bind", "constant_op", "frames", "full_op", "full_value", "innermost", "trace"]
 
 
 class TraceTensor(Value):
@@ -103,11 +103,11 @@ class Frame:
 
     def full(self, value: Any, aval: ShapeDtype) -> TraceTensor:
         """The constant array of type `aval` with all elements equal to a Python number."""
-        key = (repr(value), aval)  # repr tells 0.0 from -0.0, and NaN equals itself
+        kind = aval.dtype.kind
+        exact = float(value) if kind == "f" else bool(value) if kind == "b" else int(value)
+        key = (repr(exact), aval)  # repr tells 0.0 from -0.0, and NaN equals itself
         out: TraceTensor | None = self.seen.get(key)
         if out is None:
-            kind = aval.dtype.kind
-            exact = float(value) if kind == "f" else bool(value) if kind == "b" else int(value)
             node = Node(full_op, (), {"value": exact, "aval": aval})
             self.nodes.append(node)
             out = _new(TraceTensor)
@@ -155,6 +155,13 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
+
+
+def full_value(x: Any) -> Any:
+    """The element of a traced constant whose elements are all equal; None for any other value."""
+    if type(x) is TraceTensor and x.node is not None and x.node.op is full_op:
+        return x.node.params["value"]
+    return None
 
 
 def frames() -> list[Frame]:

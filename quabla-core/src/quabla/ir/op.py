@@ -53,7 +53,8 @@ class Op:
     """A primitive operation.
 
     Operands of every rule are arrays of the shapes that `infer` accepts: broadcasting, promotion and argument checking
-    happen before. `params` are keyword arguments and hashable.
+    happen before. `params` are keyword arguments, hashable, and always given in the same order: tables of applications seen
+    compare their values alone.
 
     Attributes:
         name: the name in printed programs and in errors.
@@ -102,6 +103,8 @@ class Op:
 
     def out_type(self, avals: tuple[ShapeDtype, ...], params: dict[str, Any]) -> Any:
         """What `infer` says, remembered."""
+        if self.family == "region":  # its params hold programs, which a memo would keep alive
+            return self.infer(*avals, **params)
         key = (avals, *params.values()) if params else avals
         found = self.inferred.get(key)
         if found is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from quabla.arrays.convert import as_operand
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.arrays.tracer import Frame, TraceTensor, bind, innermost
+from quabla.arrays.tracer import Frame, TraceTensor, bind, full_value, innermost
 from quabla.dtypes import bool_, dtype, float64, int64
 from quabla.errors import DtypeError
 from quabla.ir.op import Op
@@ -138,8 +138,9 @@ def recorded(frame: Frame, x: Any, aval: ShapeDtype) -> TraceTensor:
     lifted: Any = frame.lift(x)
     if lifted.aval is aval:
         return lifted  # type: ignore[no-any-return]
-    if lifted.node is not None and lifted.node.op.name == "full":
-        return frame.full(lifted.node.params["value"], aval)
+    value = full_value(lifted)
+    if value is not None:
+        return frame.full(value, aval)
     return broadcast(cast(lifted, aval.dtype, aval.weak), aval.shape)  # type: ignore[no-any-return]
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import TraceTensor, bind, full_op, innermost
+from quabla.arrays.tracer import TraceTensor, bind, full_value, innermost
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
-from quabla.ir.op import Op, Sample, define
+from quabla.ir.op import Each, Jointly, Op, Sample, define
 from quabla.ops.apply import batch_elementwise, binary, operand, promote, recorded, unary
 from quabla.ops.compare import equal, greater, less, logical_and
 from quabla.ops.structure import broadcast, cast, zeros_like
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
 __all__ = [
-    "abs", "add", "cos", "div", "elementwise", "exp", "log", "maximum", "minimum", "mul", "neg", "power", "relu",
+    "abs", "add", "cos", "div", "elementwise", "exp", "log", "maximum", "minimum", "mul", "neg", "relu",
     "sigmoid", "sign", "sin", "softplus", "sqrt", "stop_gradient", "sub", "tanh", "where",
 ]  # fmt: skip
 
@@ -40,6 +40,7 @@ def elementwise(
     smooth: bool = True,
     extra: tuple[tuple[str, tuple[Any, ...]], ...] = (),
     samples: Callable[[], Iterator[Sample]] | None = None,
+    takes: str = "f",
 ) -> Op:
     """Define an elementwise op on floating operands of one shape and dtype.
 
@@ -53,39 +54,47 @@ def elementwise(
         smooth: False where the samples sit on kinks.
         extra: further samples, `(name, operands)`: the singular points.
         samples: all samples, in place of those made here.
+        takes: the dtype kinds that it takes: "f", or "fi" for those that also serve positions.
     """
 
     def infer(*avals: ShapeDtype, **params: Any) -> ShapeDtype:
         first = avals[0]
-        if first.dtype.kind != "f" and name not in _INTEGERS:
+        if first.dtype.kind not in takes:
             raise DtypeError(f"{name}: takes floating operands, got {first}; convert with astype")
         return first
 
-    def jvp(primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        total = None
-        for i, t in enumerate(tangents):
-            if t is not None and partials[i] is not None:
-                term = scale(t, i, primals, out, params)
-                total = term if total is None else bind(add_op, (total, term), {})
-        return total
-
-    def vjp(ct: Any, operands: Any, out: Any, wanted: Any, **params: Any) -> Any:
-        return tuple(
-            [scale(ct, i, operands, out, params) if w and partials[i] is not None else None for i, w in enumerate(wanted)]
-        )
-
-    def scale(t: Any, i: int, operands: Any, out: Any, params: Any) -> Any:
+    def times(t: Any, i: int, operands: Any, out: Any, params: Any) -> Any:
+        """The tangent or cotangent `t` times the partial derivative in operand `i`."""
         partial = partials[i]
         if partial is LINEAR:
-            if op is mul_op and is_one(t):
-                return operands[1 - i]
             return bind(op, [*operands[:i], t, *operands[i + 1 :]], params)
         if partial == 1.0:
             return t
         if partial == -1.0:
             return bind(neg_op, (t,), {})
         factor = partial(*operands, out, **params)  # type: ignore[operator]
-        return factor if is_one(t) else bind(mul_op, (t, factor), {})
+        # The seed of a gradient is 1, and every first pullback would multiply by it.
+        return factor if full_value(t) == 1.0 else bind(mul_op, (t, factor), {})
+
+    def jvp(primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
+        total = None
+        for i, t in enumerate(tangents):
+            if t is not None and partials[i] is not None:
+                term = times(t, i, primals, out, params)
+                total = term if total is None else bind(add_op, (total, term), {})
+        return total
+
+    def vjp(ct: Any, operands: Any, out: Any, wanted: Any, **params: Any) -> Any:
+        return tuple(
+            [times(ct, i, operands, out, params) if w and partials[i] is not None else None for i, w in enumerate(wanted)]
+        )
+
+    fixed = tuple(i for i, p in enumerate(partials) if p is LINEAR or isinstance(p, float))
+    jointly = all(isinstance(p, float) for p in partials)
+
+    def transpose(ct: Any, operands: Any, wanted: Any, **params: Any) -> Any:
+        # Where the op is linear its partial derivative does not look at the result.
+        return vjp(ct, operands, None, [w and i in fixed for i, w in enumerate(wanted)], **params)
 
     def own_samples() -> Iterator[Sample]:
         lo, hi = domain
@@ -101,6 +110,8 @@ def elementwise(
             infer=infer,
             evaluate=evaluate,
             jvp=jvp,
+            linear=Jointly() if jointly else Each(fixed) if fixed else None,
+            transpose=transpose if fixed else None,
             vjp=vjp,
             batch=lambda operands, mapped, size, **params: batch_elementwise(op, operands, mapped, size, params),
             decompose=decompose,
@@ -111,20 +122,12 @@ def elementwise(
     return op
 
 
-def is_one(x: Any) -> bool:
-    """Whether `x` is recorded as the constant 1: the seed of a gradient, which every first pullback would multiply by."""
-    return type(x) is TraceTensor and x.node is not None and x.node.op is full_op and x.node.params["value"] == 1.0
-
-
-_INTEGERS = {"add", "sub", "mul", "neg", "maximum", "minimum", "abs", "sign", "stop_gradient"}
-
-
 # --- sums and products ------------------------------------------------------------------------------------------------
 
-add_op = elementwise("add", 1.0, 1.0, evaluate=np.add)
-sub_op = elementwise("sub", 1.0, -1.0, evaluate=np.subtract)
-neg_op = elementwise("neg", -1.0, evaluate=np.negative)
-mul_op = elementwise("mul", LINEAR, LINEAR, evaluate=np.multiply)
+add_op = elementwise("add", 1.0, 1.0, evaluate=np.add, takes="fi")
+sub_op = elementwise("sub", 1.0, -1.0, evaluate=np.subtract, takes="fi")
+neg_op = elementwise("neg", -1.0, evaluate=np.negative, takes="fi")
+mul_op = elementwise("mul", LINEAR, LINEAR, evaluate=np.multiply, takes="fi")
 div_op = elementwise(
     "div", LINEAR, lambda x, y, out: neg(div(out, y)), evaluate=np.divide, domain=(0.5, 3.0),
     extra=(("by_zero", ([1.0, -1.0, 0.0], [0.0, 0.0, 0.0])),),
@@ -326,8 +329,8 @@ def softplus(x: Any) -> Any:
 
 # --- kinks ------------------------------------------------------------------------------------------------------------
 
-sign_op = elementwise("sign", None, evaluate=np.sign, extra=(("zero", ([0.0, -0.0, np.nan],)),))
-abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, extra=(("zero", ([0.0, -0.0],)),))
+sign_op = elementwise("sign", None, evaluate=np.sign, takes="fi", extra=(("zero", ([0.0, -0.0, np.nan],)),))
+abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", extra=(("zero", ([0.0, -0.0],)),))
 relu_op = elementwise(
     "relu", lambda x, out: cast(greater(x, 0.0), x.dtype), evaluate=lambda x: np.maximum(x, np.zeros((), x.dtype)),
     extra=(("zero", ([0.0, -0.0, np.nan],)),),
@@ -341,10 +344,10 @@ def _ahead(x: Any, y: Any) -> Any:
 
 _TIES = (("ties", ([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])),)
 maximum_op = elementwise(
-    "maximum", lambda x, y, out: _ahead(x, y), lambda x, y, out: _ahead(y, x), evaluate=np.maximum, extra=_TIES
+    "maximum", lambda x, y, out: _ahead(x, y), lambda x, y, out: _ahead(y, x), evaluate=np.maximum, takes="fi", extra=_TIES
 )
 minimum_op = elementwise(
-    "minimum", lambda x, y, out: _ahead(y, x), lambda x, y, out: _ahead(x, y), evaluate=np.minimum, extra=_TIES
+    "minimum", lambda x, y, out: _ahead(y, x), lambda x, y, out: _ahead(x, y), evaluate=np.minimum, takes="fi", extra=_TIES
 )
 
 
@@ -405,87 +408,6 @@ def minimum(x: Any, y: Any) -> Any:
         [1.0, 3.0]
     """
     return binary(minimum_op, x, y)
-
-
-# --- powers -----------------------------------------------------------------------------------------------------------
-
-
-def _integer_power_numpy(x: np.ndarray, *, exponent: int) -> np.ndarray:
-    """x**exponent by repeated squaring: the order of products that backends follow too."""
-    result = None
-    square = x
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else result * square
-        exponent >>= 1
-        if exponent:
-            square = square * square
-    return np.ones_like(x) if result is None else np.asarray(result)
-
-
-def _integer_power_slope(x: Any, out: Any, *, exponent: int) -> Any:
-    return float(exponent) * integer_power(x, exponent - 1) if exponent > 1 else zeros_like(x) + float(exponent)
-
-
-def _integer_power_samples() -> Iterator[Sample]:
-    for exponent in (0, 1, 2, 3, 7):
-        yield Sample(f"exponent{exponent}", lambda rng: (rng.normal(size=(3, 4)),), {"exponent": exponent})
-
-
-integer_power_op = elementwise(
-    "integer_power", _integer_power_slope, evaluate=_integer_power_numpy, samples=_integer_power_samples
-)
-
-
-def integer_power(x: Any, exponent: int) -> Any:
-    """x**exponent for a Python integer exponent >= 0."""
-    if exponent == 1 and type(x) is TraceTensor:
-        return x
-    return bind(integer_power_op, (x,), {"exponent": exponent})
-
-
-def _power_base(x: Any, y: Any, out: Any) -> Any:
-    # y * x**(y - 1); zero where x == 0 and y < 1, the convention that agrees with sqrt. The singular base is masked
-    # inside as well, so that no further derivative meets 0 * inf.
-    singular = logical_and(equal(x, 0.0), less(y, 1.0))
-    return where(singular, 0.0, y * power(where(singular, 1.0, x), y - 1.0))
-
-
-def _power_exponent(x: Any, y: Any, out: Any) -> Any:
-    # x**y * log(x), and zero for x <= 0: constant in y at 0, and without a real derivative below.
-    positive = greater(x, 0.0)
-    return where(positive, out * log(where(positive, x, 1.0)), 0.0)
-
-
-power_op = elementwise(
-    "power",
-    _power_base,
-    _power_exponent,
-    evaluate=np.power,
-    domain=(0.3, 3.0),
-    extra=(
-        ("zero_base", ([0.0, 0.0, 0.0, 0.0, -0.0], [0.0, 0.5, 1.0, 2.0, 3.0])),
-        ("negative_base", ([-2.0, -2.0, -2.0, -1.0], [2.0, 3.0, 0.5, np.inf])),
-        ("infinite", ([np.inf, -np.inf, 2.0, 0.5], [-1.0, 3.0, np.inf, np.inf])),
-    ),
-)
-
-
-def power(x: Any, y: Any) -> Any:
-    """x**y, elementwise with broadcasting.
-
-    NaN for a negative base and a fractional exponent; 0**0 is 1. A Python integer `y` >= 0 is exact repeated
-    multiplication. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for every x <= 0.
-    Shapes, dtypes and errors as for `add`.
-
-    Example:
-        >>> import quabla as qb
-        >>> qb.power(qb.array([2.0, -8.0]), 3).tolist()
-        [8.0, -512.0]
-    """
-    if type(y) is int and y >= 0 and type(x) not in (int, float, bool):
-        return integer_power(promote((x,), "power")[0], y)
-    return binary(power_op, x, y)
 
 
 # --- selection --------------------------------------------------------------------------------------------------------

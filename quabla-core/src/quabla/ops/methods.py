@@ -19,7 +19,7 @@ from quabla.arrays.view import TensorView, slice_bounds, view_of
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Op
-from quabla.ops import compare, elementwise, index, matmul, reduce, structure
+from quabla.ops import compare, elementwise, index, matmul, powers, reduce, structure
 from quabla.ops import shape as shaping
 from quabla.ops.apply import binary, operand, unary
 
@@ -38,8 +38,10 @@ _SETTLED = (int, float, str, bytes, list, tuple, dict, set, complex, type(None))
 def _foreign(self: Any, other: Any, symbol: str) -> Any:
     """`other` as an operand, or NotImplemented so that its own class may answer."""
     if isinstance(other, np.ndarray | np.generic):
-        if isinstance(other, float | np.integer):
-            return other.item()  # numpy.float64 is a Python float, and an integer scalar has no floating dtype
+        if isinstance(other, float):
+            return float(other)  # numpy.float64 is a Python float
+        if isinstance(other, np.integer):
+            return int(other)  # an integer scalar has no floating dtype of its own
         if type(self) is TraceTensor:
             raise concrete_needed(
                 self,
@@ -90,11 +92,11 @@ def _arithmetic(symbol: str, op: Op) -> tuple[Method, Method]:
 
 def _power(x: Any, y: Any) -> Any:
     if type(y) is int and y >= 0 and type(x) in (TraceTensor, Tensor) and x.aval.dtype.kind == "f":
-        return elementwise.integer_power(x, y)
+        return powers.integer_power(x, y)
     for operand_ in (x, y):
         if type(operand_) is bool or getattr(operand_, "dtype", None) is bool_:
             raise DtypeError("power: takes floating operands, got a bool; convert it with .astype(quabla.float64)")
-    return elementwise.power(x, y)
+    return powers.power(x, y)
 
 
 def _one_or_several(args: tuple[Any, ...]) -> Any:

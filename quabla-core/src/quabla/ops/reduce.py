@@ -60,17 +60,18 @@ def _extremum(name: str, evaluate: Callable[..., Any]) -> Op:
         )  # fmt: skip
         yield Sample("nan", lambda rng: (np.array([[np.nan, 1.0], [2.0, 1.0]]),), {"axes": (1,)}, smooth=False)
 
-    return define(
+    op = define(
         Op(
             name=name,
             infer=infer,
             evaluate=lambda x, *, axes: evaluate(x, axis=axes),
             jvp=_extremum_jvp,
-            batch=reduce_batch(name),
+            batch=reduce_batch(lambda: op),
             samples=samples,
             family="reduce",
         )
     )
+    return op
 
 
 reduce_max_op = _extremum("reduce_max", np.max)
@@ -90,18 +91,19 @@ def _logical(name: str, evaluate: Callable[..., Any]) -> Op:
         for axes in ((0, 1, 2), (0,), (1,), (0, 2)):
             yield Sample(f"axes{axes}", lambda rng: (rng.random((2, 3, 4)) < 0.5,), {"axes": axes}, smooth=False)
 
-    return define(
+    op = define(
         Op(
             name=name,
             infer=infer,
             evaluate=lambda x, *, axes: evaluate(x, axis=axes),
             jvp=lambda primals, tangents, out, *, axes: None,
             vjp=lambda ct, operands, out, wanted, *, axes: (None,),
-            batch=reduce_batch(name),
+            batch=reduce_batch(lambda: op),
             samples=samples,
             family="reduce",
         )
     )
+    return op
 
 
 reduce_any_op = _logical("reduce_any", np.any)

@@ -6,13 +6,13 @@ themselves. The functions that users call, with argument checking, are in `shape
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from quabla.arrays.tensor import wrap_as
-from quabla.arrays.tracer import TraceTensor, bind
+from quabla.arrays.tracer import TraceTensor, bind, full_value
 from quabla.dtypes import dtype
 from quabla.ir.op import Jointly, Op, Sample, define
 from quabla.shapes import ShapeDtype, aval_of
@@ -89,6 +89,9 @@ def broadcast(x: Any, shape: Shape, dims: Shape | None = None) -> Any:
     """`x` repeated to `shape`. Axis i of `x` becomes axis `dims[i]` (by default the trailing axes); extents 1 stretch."""
     if x.aval.shape == shape:
         return x
+    value = full_value(x)
+    if value is not None:
+        return x.frame.full(value, aval_of(shape, x.aval.dtype, x.aval.weak))
     if dims is None:
         dims = tuple(range(len(shape) - x.ndim, len(shape)))
     return bind(broadcast_op, (x,), {"shape": shape, "dims": dims})
@@ -159,13 +162,11 @@ def reduce_samples() -> Iterator[Sample]:
         yield Sample(f"axes{axes}", lambda rng: (rng.normal(size=(2, 3, 4)),), {"axes": axes})
 
 
-def reduce_batch(op_name: str) -> Any:
-    """The batching rule of a reduction: the axes move one place on."""
+def reduce_batch(op: Callable[[], Op]) -> Callable[..., Any]:
+    """The batching rule of a reduction: the axes move one place on. `op` is called when the record exists."""
 
     def batch(operands: Any, mapped: Any, size: int, *, axes: Shape) -> Any:
-        from quabla.ir.op import OPS
-
-        return bind(OPS[op_name], operands, {"axes": tuple(a + 1 for a in axes)})
+        return bind(op(), operands, {"axes": tuple(a + 1 for a in axes)})
 
     return batch
 
@@ -177,7 +178,7 @@ reduce_sum_op = define(
         evaluate=_sum_numpy,
         linear=Jointly(),
         transpose=_sum_transpose,
-        batch=reduce_batch("reduce_sum"),
+        batch=reduce_batch(lambda: reduce_sum_op),
         samples=reduce_samples,
         family="reduce",
     )
@@ -189,7 +190,12 @@ reduce_sum_op = define(
 
 def reshape_to(x: Any, shape: Shape) -> Any:
     """`x` with the same elements in row-major order and another shape of the same size."""
-    return x if x.aval.shape == shape else bind(reshape_op, (x,), {"shape": shape})
+    if x.aval.shape == shape:
+        return x
+    value = full_value(x)
+    if value is not None:
+        return x.frame.full(value, aval_of(shape, x.aval.dtype, x.aval.weak))
+    return bind(reshape_op, (x,), {"shape": shape})
 
 
 reshape_op = define(

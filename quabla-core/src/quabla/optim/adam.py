@@ -10,7 +10,8 @@ from quabla import tree
 from quabla.arrays.convert import asarray
 from quabla.dtypes import float64
 from quabla.errors import DtypeError
-from quabla.ops.elementwise import power, sqrt
+from quabla.ops.elementwise import sqrt
+from quabla.ops.powers import power
 from quabla.ops.shape import astype
 from quabla.optim.optimizer import Update, as_scalar, corresponding, keep_type, moments, number, rate
 

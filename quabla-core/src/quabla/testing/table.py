@@ -20,7 +20,7 @@ from quabla.arrays.tracer import bind, trace
 from quabla.backends.reference import build
 from quabla.dtypes import _BY_NUMPY, dtype, float32, float64
 from quabla.errors import UnsupportedOperationError
-from quabla.ir.op import OPS, Op, Refused, Sample
+from quabla.ir.op import Each, OPS, Op, Refused, Sample
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.testing.numeric import (
@@ -281,7 +281,8 @@ def check_rules_agree(case: Case) -> None:
     x = case.operands()
     program = case.program()
     ct = random_like(case.rng, np.empty(program.out_avals[0].shape))
-    wanted = [a.dtype.kind == "f" for a in x]
+    linear = op.linear.operands if isinstance(op.linear, Each) else range(len(x))
+    wanted = [a.dtype.kind == "f" and i in linear for i, a in enumerate(x)]
     rule = op.transpose
 
     def run(*args: Any) -> list[Any]:

@@ -1,0 +1,95 @@
+"""Powers: `integer_power` by repeated multiplication, and `power` with its conventions at zero and negative bases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from quabla.arrays.tracer import TraceTensor, bind
+from quabla.ir.op import Sample
+from quabla.ops.apply import binary, promote
+from quabla.ops.compare import equal, greater, less, logical_and
+from quabla.ops.elementwise import elementwise, log, where
+from quabla.ops.structure import zeros_like
+
+__all__ = ["integer_power", "power"]
+
+
+def _integer_power_numpy(x: np.ndarray, *, exponent: int) -> np.ndarray:
+    """x**exponent by repeated squaring: the order of products that backends follow too."""
+    result = None
+    square = x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        if exponent:
+            square = square * square
+    return np.ones_like(x) if result is None else np.asarray(result)
+
+
+def _integer_power_slope(x: Any, out: Any, *, exponent: int) -> Any:
+    return float(exponent) * integer_power(x, exponent - 1) if exponent > 1 else zeros_like(x) + float(exponent)
+
+
+def _integer_power_samples() -> Iterator[Sample]:
+    for exponent in (0, 1, 2, 3, 7):
+        yield Sample(f"exponent{exponent}", lambda rng: (rng.normal(size=(3, 4)),), {"exponent": exponent})
+
+
+integer_power_op = elementwise(
+    "integer_power", _integer_power_slope, evaluate=_integer_power_numpy, samples=_integer_power_samples
+)
+
+
+def integer_power(x: Any, exponent: int) -> Any:
+    """x**exponent for a Python integer exponent >= 0."""
+    if exponent == 1 and type(x) is TraceTensor:
+        return x
+    return bind(integer_power_op, (x,), {"exponent": exponent})
+
+
+def _power_base(x: Any, y: Any, out: Any) -> Any:
+    # y * x**(y - 1); zero where x == 0 and y < 1, the convention that agrees with sqrt. The singular base is masked
+    # inside as well, so that no further derivative meets 0 * inf.
+    singular = logical_and(equal(x, 0.0), less(y, 1.0))
+    return where(singular, 0.0, y * power(where(singular, 1.0, x), y - 1.0))
+
+
+def _power_exponent(x: Any, y: Any, out: Any) -> Any:
+    # x**y * log(x), and zero for x <= 0: constant in y at 0, and without a real derivative below.
+    positive = greater(x, 0.0)
+    return where(positive, out * log(where(positive, x, 1.0)), 0.0)
+
+
+power_op = elementwise(
+    "power",
+    _power_base,
+    _power_exponent,
+    evaluate=np.power,
+    domain=(0.3, 3.0),
+    extra=(
+        ("zero_base", ([0.0, 0.0, 0.0, 0.0, -0.0], [0.0, 0.5, 1.0, 2.0, 3.0])),
+        ("negative_base", ([-2.0, -2.0, -2.0, -1.0], [2.0, 3.0, 0.5, np.inf])),
+        ("infinite", ([np.inf, -np.inf, 2.0, 0.5], [-1.0, 3.0, np.inf, np.inf])),
+    ),
+)
+
+
+def power(x: Any, y: Any) -> Any:
+    """x**y, elementwise with broadcasting.
+
+    NaN for a negative base and a fractional exponent; 0**0 is 1. A Python integer `y` >= 0 is exact repeated
+    multiplication. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for every x <= 0.
+    Shapes, dtypes and errors as for `add`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.power(qb.array([2.0, -8.0]), 3).tolist()
+        [8.0, -512.0]
+    """
+    if type(y) is int and y >= 0 and type(x) not in (int, float, bool):
+        return integer_power(promote((x,), "power")[0], y)
+    return binary(power_op, x, y)
