@@ -25,6 +25,7 @@ def load_quabla() -> SimpleNamespace:
         array=qb.asarray,
         wait=lambda result: result,  # calls return finished arrays
         trainer=trainer,
+        start=qb.devices,  # loads the backends
         version=qb.__version__,
     )
 
@@ -65,6 +66,7 @@ def load_jax() -> SimpleNamespace:
         array=jnp.asarray,
         wait=jax.block_until_ready,
         trainer=trainer,
+        start=jax.devices,
         version=jax.__version__,
     )
 
@@ -105,6 +107,7 @@ def load_torch() -> SimpleNamespace:
         array=lambda a: torch.from_numpy(np.array(a)),
         wait=lambda result: result,
         trainer=trainer,
+        start=lambda: None,
         version=torch.__version__,
     )
 
