@@ -28,7 +28,7 @@ def new_block(nbytes: int) -> tuple[Any, int]:
         return block, ctypes.addressof(block)
     array = np.empty(nbytes, np.uint8)
     # A Tensor takes a NumPy array as its own elements; a memoryview is only where they are.
-    return memoryview(array), array.__array_interface__["data"][0]
+    return array.data, array.__array_interface__["data"][0]
 
 
 class CpuExecutable:

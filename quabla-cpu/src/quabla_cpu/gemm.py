@@ -5,8 +5,8 @@ form are compiled once, however many programs use them. Only a handful of multip
 
 A tile of the result is `rows` x `vectors` accumulators that stay in registers while k runs. One operand is read as
 vectors, the other one element at a time, spread over the lanes; either operand may be the one that is read as vectors,
-and any strides are allowed. As in `schedule.py` the last tile of an axis starts earlier where the extent is no multiple,
-so there is no code for remainders: results that are computed twice are stored twice.
+and any strides are allowed. As in `schedule.py` the last tile of an axis starts earlier where the extent is no
+multiple, so there is no code for remainders: results that are computed twice are stored twice.
 """
 
 from __future__ import annotations
@@ -174,7 +174,12 @@ def _tiling(flipped: bool, v: _Side, rows: int, terms: int, widest: int, registe
 
 def _even(count: int, most: int) -> int:
     """The size of tiles, at most `most`, that covers `count` with the least work done twice; the largest of those."""
-    return min(range(1, min(count, most) + 1), key=lambda size: (-(-count // size) * size + 2 * -(-count // size), -size))
+
+    def waste(size: int) -> tuple[int, int]:
+        tiles = -(-count // size)
+        return tiles * (size + 2), -size
+
+    return min(range(1, min(count, most) + 1), key=waste)
 
 
 # --- tiled loops ------------------------------------------------------------------------------------------------------
@@ -205,9 +210,9 @@ class _Tiles:
             out = _advance(b, self.element, out, row, self.r.out)
             zero = text.constant(self.kind, 0)
             sums = self._sums(0, vectors, splats, [zero] * (len(starts) * len(rows)), starts, rows)
-            for j, i in enumerate(rows):
+            for j, place in enumerate(rows):
                 for g, start in enumerate(starts):
-                    at = b.gep(self.element, out, i * self.r.out + start * self.v.out)
+                    at = b.gep(self.element, out, place * self.r.out + start * self.v.out)
                     store(b, self.d, sums[j * len(starts) + g], at, self.v.out)
 
     def _tiles(self, loops: ExitStack, extent: int, unit: int, count: int) -> tuple[Value | None, list[int]]:
@@ -233,9 +238,9 @@ class _Tiles:
             def inner(x: Value, y: Value, z: list[Value]) -> list[Value]:
                 return self._term(x, y, z, starts, rows)
             if extent * len(sums) <= _UNROLLED or extent <= 2:
-                for i in range(extent):
-                    x = b.gep(self.element, vectors, i * v_stride) if i else vectors
-                    y = b.gep(self.element, splats, i * s_stride) if i else splats
+                for j in range(extent):
+                    x = b.gep(self.element, vectors, j * v_stride) if j else vectors
+                    y = b.gep(self.element, splats, j * s_stride) if j else splats
                     sums = inner(x, y, sums)
                 return sums
         with b.carry(0, extent, sums) as (i, loop):
@@ -319,7 +324,14 @@ def _leading(row: int, rows: int, column: int, columns: int) -> tuple[str, int] 
 
 
 def _write_blas(
-    code: Code, p: Product, m: Axis, n: Axis, flags: tuple[str, int, str, int, int], left: Value, right: Value, out: Value
+    code: Code,
+    p: Product,
+    m: Axis,
+    n: Axis,
+    flags: tuple[str, int, str, int, int],
+    left: Value,
+    right: Value,
+    out: Value,
 ) -> None:
     # BLAS stores columns one after another: the transposed product of the transposed operands, in reverse order.
     b = code.b

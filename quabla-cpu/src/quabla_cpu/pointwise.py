@@ -1,7 +1,8 @@
 """The elementwise ops as LLVM instructions: one table from the name of an op to the code for it.
 
-A writer takes the builder, the operands (scalars or vectors; truth values are `i1`), and the params of the op. Results
-are those of the op's definition in NumPy: IEEE arithmetic, NaN where either operand of a maximum is NaN, sign(-0.0) = 0.
+A writer takes the builder, the operands (scalars or vectors; truth values are `i1`), and the params of the op.
+Results are those of the op's definition in NumPy: IEEE arithmetic, NaN where either operand of a maximum is NaN,
+sign(-0.0) = 0.
 """
 
 from __future__ import annotations

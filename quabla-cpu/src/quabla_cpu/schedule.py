@@ -1,9 +1,9 @@
 """How a kernel becomes loops: the vector axis, how many vectors at a time, and the order of the loops.
 
-One axis of the domain runs along the lanes of vectors. It is covered by tiles of `count` vectors; where its extent is no
-multiple of a tile, the last tile starts earlier and does some elements twice. Doing them twice is harmless for stores
-(a kernel reads nothing that it writes), and sums leave the repeated lanes out: no masked memory access, no code for
-remainders, and a domain of three elements takes two vectors of two lanes.
+One axis of the domain runs along the lanes of vectors. It is covered by tiles of `count` vectors; where its extent is
+no multiple of a tile, the last tile starts earlier and does some elements twice. Doing them twice is harmless for
+stores (a kernel reads nothing that it writes), and sums leave the repeated lanes out: no masked memory access, no code
+for remainders, and a domain of three elements takes two vectors of two lanes.
 
 Accumulators stay in registers: the loops along which a reduction runs are innermost. Reductions for which no order
 serves all are done in several loop nests over the same domain.
@@ -53,7 +53,7 @@ def schedules(kernel: Kernel, vector_bytes: int) -> Iterator[Schedule]:
     extent = kernel.domain[axis]
     weight = sum([_weight(e) for e in kernel.body])
     vectors = -(-extent // lanes)
-    if vectors <= _UNROLLED and vectors * weight <= 400 or vectors == 1:
+    if vectors == 1 or (vectors <= _UNROLLED and vectors * weight <= 400):
         starts = tuple([min(i * lanes, extent - lanes) for i in range(vectors)])
         tiles = 1
     else:
