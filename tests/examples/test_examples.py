@@ -57,6 +57,12 @@ def test_at_a_glance(tmp_path: Path) -> None:
     assert [line.split(":")[1].strip() for line in lines] == ["w = 3.141593, loss = 1.5e-13"] * 2
 
 
+def test_the_conductivity_is_found(tmp_path: Path) -> None:
+    printed = output("heat_inverse.py", tmp_path)
+    assert printed.count("step ") == 6
+    assert number(printed, r"off by (\S+)%") < 3.0
+
+
 @needs_viz
 def test_the_network_solves_the_equation_and_is_drawn(tmp_path: Path) -> None:
     printed = output("pinn_poisson.py", tmp_path)
