@@ -22,6 +22,9 @@ from quabla.arrays.tensor import Array, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView
 from quabla.backends.registry import devices
+from quabla.control.cond import cond
+from quabla.control.loops import fori_loop, scan
+from quabla.control.whiles import while_loop
 from quabla.dtypes import bool_, dtype, float32, float64, int64
 from quabla.errors import (
     BackendError,
@@ -103,15 +106,15 @@ __version__ = "0.2.0"
 # The names that shadow builtins (abs, all, any, max, min, sum) are attributes but not part of `import *`.
 __all__ = [
     "Array", "BackendError", "DtypeError", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError", "Tensor",
-    "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "array", "asarray", "astype",
-    "bool_", "broadcast_to", "concat", "cos", "devices", "div", "dot", "dtype", "einsum", "equal", "exp", "expand_dims",
-    "eye", "flip", "float32", "float64", "full", "full_like", "grad", "greater", "greater_equal", "hessian", "inner",
-    "int64", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "less", "less_equal", "linspace", "log",
-    "logical_and", "logical_not", "logical_or", "matmul", "maximum", "mean", "minimum", "moveaxis", "mul", "neg", "norm",
-    "not_equal", "ones", "ones_like", "optim", "outer", "power", "ravel", "relu", "repeat", "reshape", "roll", "sigmoid",
-    "sign", "sin", "softplus", "split", "sqrt", "squeeze", "stack", "stop_gradient", "sub", "swapaxes", "tanh",
-    "tensordot", "tile", "transpose", "tree", "tril", "triu", "value_and_grad", "vjp", "vmap", "where", "zeros",
-    "zeros_like",
+    "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "array", "asarray",
+    "astype", "bool_", "broadcast_to", "concat", "cond", "cos", "devices", "div", "dot", "dtype", "einsum", "equal",
+    "exp", "expand_dims", "eye", "flip", "float32", "float64", "fori_loop", "full", "full_like", "grad", "greater",
+    "greater_equal", "hessian", "inner", "int64", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "less",
+    "less_equal", "linspace", "log", "logical_and", "logical_not", "logical_or", "matmul", "maximum", "mean",
+    "minimum", "moveaxis", "mul", "neg", "norm", "not_equal", "ones", "ones_like", "optim", "outer", "power", "ravel",
+    "relu", "repeat", "reshape", "roll", "scan", "sigmoid", "sign", "sin", "softplus", "split", "sqrt", "squeeze",
+    "stack", "stop_gradient", "sub", "swapaxes", "tanh", "tensordot", "tile", "transpose", "tree", "tril", "triu",
+    "value_and_grad", "vjp", "vmap", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

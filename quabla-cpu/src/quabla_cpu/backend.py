@@ -9,28 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quabla.arrays.tensor import Tensor
-from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla.lowering import fuse
-from quabla.lowering.passes import simplify
-from quabla_cpu import blas, engine, vectormath
+from quabla_cpu import blas, engine, regions, vectormath
 from quabla_cpu.codegen import ENTRY, Generated, generate
 from quabla_cpu.executable import CpuExecutable
 from quabla_cpu.gemm import PRODUCT
-from quabla_cpu.pointwise import POINTWISE
+from quabla_cpu.lower import knows, plan_of
 
 if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
     from quabla_cpu.plan import CpuTrainingPlan
 
 __all__ = ["CpuBackend", "CpuLowered", "build", "compile_program", "knows"]
-
-
-def knows(name: str) -> bool:
-    """Whether the CPU has code for the op of this name."""
-    op = OPS[name]
-    return fuse.handles(op) and (op.family not in ("elementwise", "compare") or name in POINTWISE)
 
 
 @dataclass(frozen=True)
@@ -76,17 +68,7 @@ class CpuBackend:
         Raises:
             UnsupportedOperationError: for an op without code, naming op, operand types and device.
         """
-        simple = simplify(program, knows)
-        for node in simple.nodes:
-            if not knows(node.op.name):
-                operands = " and ".join([repr(v.aval) for v in node.inputs]) or "no operands"
-                raise UnsupportedOperationError(
-                    f"{node.op.name}: device {device!r} has no code for this operation on {operands}; "
-                    "run it on another device (quabla.devices() lists them)",
-                    op=node.op.name,
-                    device=device,
-                )
-        return CpuLowered(program, device, fuse.fuse(simple))
+        return CpuLowered(program, device, plan_of(program, device))
 
     def compile(self, lowered: CpuLowered) -> CpuExecutable:
         """Make a lowered program runnable. The first call in a process imports llvmlite."""
@@ -115,6 +97,9 @@ def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable
         code.library.address(ENTRY),
         code,
     )
+
+
+ROUTINE_MODULES = (regions,)  # imported for what they register
 
 
 class Compiled:

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from quabla.arrays.tensor import Tensor
 from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
-from quabla.lowering.loops import Buffer, Kernel, Product
+from quabla.lowering.loops import Buffer, Call, Kernel, Product
 from quabla_cpu import text, vectormath
 from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import Code, memory_type, write_kernel
+from quabla_cpu.routines import ROUTINES
 from quabla_cpu.text import Value
 
-__all__ = ["ENTRY", "Generated", "generate"]
+__all__ = ["ENTRY", "PARAMETERS", "Generated", "generate", "workspace_of", "write_plan"]
 
 ENTRY = "entry"
+PARAMETERS = [("ptr", "noalias nocapture readonly")]
 _STACK = 64 << 10  # bytes of workspace that the native stack holds
 _INLINE = 64  # elements of a constant that is written into the code
 
@@ -57,10 +59,26 @@ def generate(plan: Plan, vector_bytes: int, fma: bool, attributes: str = "nounwi
         attributes: attributes of the function.
     """
     module = text.Module(attributes)
-    b = module.function(ENTRY, "void", [("ptr", "noalias nocapture readonly")])
-    code = Code(b, vector_bytes, fma)
-    large: list[tuple[str, Tensor]] = []
-    stacked = plan.workspace <= _STACK
+    code = Code(module.function(ENTRY, "void", PARAMETERS), vector_bytes, fma)
+    workspace = write_plan(code, plan)
+    return Generated(
+        module.text(),
+        frozenset(vectormath.required(module)),
+        tuple(sorted(code.blas)),
+        tuple(sorted(code.functions.items())),
+        tuple(code.constants),
+        workspace,
+    )
+
+
+def workspace_of(plan: Plan) -> int:
+    """The bytes of workspace that a caller of the function of `plan` must provide."""
+    return 0 if plan.workspace <= _STACK else plan.workspace
+
+
+def write_plan(code: Code, plan: Plan) -> int:
+    """Write the body of a function that runs `plan`, and return the bytes of workspace that its caller must provide."""
+    b = code.b
     workspace: Value | None = None
     block: Value | None = None
     inputs: dict[int, Value] = {}
@@ -79,38 +97,40 @@ def generate(plan: Plan, vector_bytes: int, fma: bool, attributes: str = "nounwi
             pointer = b.gep("i8", block, buffer.offset) if buffer.offset else block
         elif buffer.kind == "temporary":
             if workspace is None:
-                if stacked:
-                    workspace = b.alloca("i8", max(plan.workspace, 1), 64)
-                else:
+                if workspace_of(plan):
                     workspace = argument(len(plan.in_avals) + 1)
+                else:
+                    workspace = b.alloca("i8", max(plan.workspace, 1), 64)
             pointer = b.gep("i8", workspace, buffer.offset) if buffer.offset else workspace
         else:
-            tensor = plan.constants[buffer.index]
-            if tensor.size <= _INLINE:
-                numbers = tensor.numpy().ravel().tolist()
-                pointer = module.array(f"constant{buffer.index}", memory_type(tensor.dtype), numbers)
-            else:
-                symbol = f"quabla_constant{len(large)}"
-                large.append((symbol, tensor))
-                pointer = module.raw_global(symbol, "external constant i8")
+            pointer = _constant(code, plan.constants[buffer.index])
         code.pointers[buffer] = pointer
     for step in plan.steps:
         if isinstance(step, Kernel):
             write_kernel(code, step)
-        else:
+        elif isinstance(step, Product):
             write_product(code, step)
+        else:
+            ROUTINES[step.node.op.name].write(code, step)
     b.ret()
-    return Generated(
-        module.text(),
-        frozenset(vectormath.required(module)),
-        tuple(sorted(code.blas)),
-        tuple(sorted(code.functions.items())),
-        tuple(large),
-        0 if stacked else plan.workspace,
-    )
+    return workspace_of(plan)
 
 
-def _in_order(steps: Sequence[Kernel | Product]) -> list[Buffer]:
+def _constant(code: Code, tensor: Tensor) -> Value:
+    """The address of a constant: part of the code if it is small, else a symbol."""
+    module = code.b.module
+    if tensor.size <= _INLINE:
+        numbers = tensor.numpy().ravel().tolist()
+        return module.array(f"constant{module.global_count}", memory_type(tensor.dtype), numbers)
+    for symbol, known in code.constants:
+        if known is tensor:
+            return Value(f"@{symbol}", "ptr")
+    symbol = f"quabla_constant{len(code.constants)}"
+    code.constants.append((symbol, tensor))
+    return module.raw_global(symbol, "external constant i8")
+
+
+def _in_order(steps: Sequence[Kernel | Product | Call]) -> list[Buffer]:
     """All buffers, in an order that does not depend on addresses: the text is a key of caches."""
     found: dict[Buffer, None] = {}
     kinds = {"input": 0, "constant": 1, "output": 2, "temporary": 3}

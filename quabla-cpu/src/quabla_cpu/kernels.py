@@ -1,8 +1,8 @@
 """Loop nests as LLVM code: explicit vectors, every value computed in the outermost loop that it can be.
 
-An entry of a kernel that does not vary along the vector axis is a scalar, computed once and spread over the lanes where
-vectors need it. One that varies is one vector per vector of the tile. Its *level* is the number of loops that it must be
-inside of.
+An entry of a kernel that does not vary along the vector axis is a scalar, computed once and spread over the lanes
+where vectors need it. One that varies is one vector per vector of the tile. Its *level* is the number of loops that it
+must be inside of.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from quabla.arrays.tensor import Tensor
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Buffer, Kernel, Load, Reduce, Scalar, Store
 from quabla_cpu import text
@@ -34,6 +35,8 @@ class Code:
         pointers: the address of each buffer.
         blas: the BLAS functions used so far.
         functions: symbol and module of each function used so far that is compiled on its own.
+        constants: symbol and array of each large constant used so far.
+        regions: symbol of the function of each program held by a node.
         known: what is in registers already: values at the top level of the function, by where in memory they are.
         writers: the store that wrote to a buffer last.
     """
@@ -47,7 +50,16 @@ class Code:
         self.writers: dict[Buffer, Store] = {}
         self.blas: set[str] = set()
         self.functions: dict[str, str] = {}
+        self.constants: list[tuple[str, Tensor]] = []
+        self.regions: dict[Any, str] = {}
         self.scratches: dict[int, Value] = {}
+
+    def beside(self, b: Builder) -> Code:
+        """Another function of the same module."""
+        other = Code(b, self.vector_bytes, self.fma)
+        other.blas, other.functions = self.blas, self.functions
+        other.constants, other.regions = self.constants, self.regions
+        return other
 
     def function(self, module: str) -> str:
         """The symbol by which to call the function that a module of its own defines; known by the module's text."""
@@ -100,7 +112,8 @@ def store(b: Builder, d: dtype, x: Value, address: Value, stride: int = 1) -> No
         b.store(x, address, d.itemsize)
         return
     if stride == -1:
-        b.store(b.shuffle(x, None, list(range(lanes - 1, -1, -1))), b.gep(_MEMORY[d.name], address, 1 - lanes), d.itemsize)
+        x = b.shuffle(x, None, list(range(lanes - 1, -1, -1)))
+        b.store(x, b.gep(_MEMORY[d.name], address, 1 - lanes), d.itemsize)
         return
     for lane in range(lanes):
         b.store(b.extract(x, lane), b.gep(_MEMORY[d.name], address, lane * stride) if lane else address)
@@ -179,6 +192,7 @@ class _Nest:
                 varies = True
                 spread.add(e.value)
             else:
+                assert type(e) is Reduce
                 spread.add(e.value)
                 along = [depth_of[a] - 1 for a in e.axes if a in depth_of]
                 self.start_of[i] = min(along, default=len(self.order))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quabla.lowering.loops import Buffer, Kernel, Load, Product, Reduce, Store
+from quabla.lowering.loops import Buffer, Call, Kernel, Load, Product, Reduce, Store
 
 __all__ = ["ALIGNMENT", "aligned", "assign", "touched"]
 
@@ -16,14 +16,17 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def touched(step: Kernel | Product) -> set[Buffer]:
+def touched(step: Kernel | Product | Call) -> set[Buffer]:
     """The buffers that a step reads or writes."""
     if isinstance(step, Product):
         return {step.left, step.right, step.out}
+    if isinstance(step, Call):
+        own = {step.scratch} if step.scratch is not None else set()
+        return {buffer for buffer, _ in step.inputs} | set(step.outputs) | own
     return {e.buffer for e in step.body if isinstance(e, (Load, Store, Reduce))}
 
 
-def assign(steps: Sequence[Kernel | Product]) -> int:
+def assign(steps: Sequence[Kernel | Product | Call]) -> int:
     """Give every temporary its offset in the workspace; those never alive at the same step may share memory.
 
     Returns:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from quabla.arrays.tensor import Tensor
-from quabla.dtypes import dtype
+from quabla.dtypes import bool_, dtype
 from quabla.ir.op import Op
 from quabla.ir.program import Node, Program, Value
 from quabla.lowering.buffers import aligned, assign
@@ -30,6 +30,7 @@ from quabla.lowering.loops import (
     Apply,
     Axis,
     Buffer,
+    Call,
     Entry,
     Kernel,
     Load,
@@ -63,7 +64,7 @@ class Plan:
         out_avals: the types of the outputs.
         out_offsets: where each output begins in the output block, in bytes.
         out_nbytes: the size of the output block.
-        steps: kernels and products in the order in which they run.
+        steps: kernels, products and calls in the order in which they run.
         constants: the arrays that buffers of kind "constant" stand for.
         workspace: bytes of memory for temporaries.
     """
@@ -72,7 +73,7 @@ class Plan:
     out_avals: tuple[ShapeDtype, ...]
     out_offsets: tuple[int, ...]
     out_nbytes: int
-    steps: tuple[Kernel | Product, ...]
+    steps: tuple[Kernel | Product | Call, ...]
     constants: tuple[Tensor, ...]
     workspace: int
 
@@ -80,16 +81,18 @@ class Plan:
 class _Item:
     """A unit of work, or an array that exists already."""
 
-    __slots__ = ("again", "args", "axes", "buffer", "depth", "domain", "dtype", "kind", "node", "op", "ops", "params", "roots",
-                 "shape", "size", "target", "users")  # fmt: skip
+    __slots__ = ("again", "args", "axes", "buffer", "depth", "domain", "dtype", "kind", "node", "op", "ops", "params", "results",
+                 "roots", "shape", "size", "target", "users")  # fmt: skip
     op: str  # of maps and reductions
     params: dict[str, Any]
     axes: frozenset[int]  # of reductions, among the axes of the domain
     node: Node  # of products
     target: tuple[Buffer, int, Shape]  # of puts
+    results: list[_Item]  # of calls
 
     def __init__(self, kind: str, shape: Shape, dtype: dtype, domain: Shape, depth: int) -> None:
-        self.kind = kind  # "leaf", "map", "reduce", "product", "assembly", or "put": a store into an assembly or output
+        # "leaf", "map", "reduce", "product", "call" and its "result"s, "assembly", or "put": a store into an assembly or output
+        self.kind = kind
         self.shape = shape
         self.size = math.prod(shape)
         self.dtype = dtype
@@ -97,6 +100,7 @@ class _Item:
         self.depth = depth
         self.buffer: Buffer | None = None
         self.args: list[_View | _Full] = []
+        self.results = []
         self.users: list[tuple[_Item, bool]] = []  # each with whether the two may share a kernel
         self.roots: frozenset[_Item] | None = None  # what it can be computed from again, if it is cheap
         self.ops = 0  # how many ops that takes
@@ -122,16 +126,18 @@ def handles(op: Op) -> bool:
     return op.family in ("elementwise", "compare", "source") or op.name in _REDUCTIONS or op.name in _Fuser.SHAPES
 
 
-def fuse(program: Program) -> Plan:
+def fuse(program: Program, routine: Callable[[Node], int | None] = lambda node: None) -> Plan:
     """Group the nodes of a (simplified) program into kernels and plan their memory.
 
     Args:
-        program: only ops for which `handles` holds.
+        program: only ops for which `handles` holds, or that are routines.
+        routine: for a node that the backend computes by a routine of its own, the bytes of scratch memory that it wants
+            (0 for none); None for all others.
 
     Returns:
         The plan; kernels have collapsed domains.
     """
-    return _Fuser().run(program)
+    return _Fuser(routine).run(program)
 
 
 def _domain(shape: Shape) -> Shape:
@@ -139,7 +145,8 @@ def _domain(shape: Shape) -> Shape:
 
 
 class _Fuser:
-    def __init__(self) -> None:
+    def __init__(self, routine: Callable[[Node], int | None]) -> None:
+        self.routine = routine
         self.items: list[_Item] = []
         self.reps: dict[Value, _View | _Full] = {}
         self.constants: list[Tensor] = []
@@ -156,6 +163,8 @@ class _Fuser:
                 reps[node.outputs[0]] = special(self, node)
             elif op.name in _REDUCTIONS:
                 reps[node.outputs[0]] = self.reduce(node)
+            elif (scratch := self.routine(node)) is not None:
+                reps.update(zip(node.outputs, self.call(node, scratch), strict=True))
             else:
                 reps[node.outputs[0]] = self.map(node)
         offsets, nbytes = self.outputs(program)
@@ -285,11 +294,7 @@ class _Fuser:
             return rep
         strides = reshape_strides(x.shape, rep.strides, shape)
         if strides is None:  # only a copy can be seen under the new shape
-            item = _Item("map", x.shape, x.dtype, _domain(x.shape), 0)
-            item.op, item.params = "stop_gradient", {}
-            self.take(item, rep, item.domain)
-            self.items.append(item)
-            return _View(item, 0, contiguous(shape), True)
+            return self.copy(x)._replace(strides=contiguous(shape))
         return _View(rep.item, rep.offset, strides, rep.whole)
 
     def concat(self, node: Node) -> _View:
@@ -331,6 +336,35 @@ class _Fuser:
             item.depth = max(item.depth, rep.item.depth + 1)
         self.items.append(item)
         return self.view(item)
+
+    def copy(self, v: Value) -> _View:
+        """`v` computed once more, in its own order."""
+        item = _Item("map", v.shape, v.dtype, _domain(v.shape), 0)
+        item.op, item.params = "stop_gradient", {}
+        self.take(item, self.reps[v], item.domain)
+        self.items.append(item)
+        return self.view(item)
+
+    def call(self, node: Node, scratch: int) -> list[_View]:
+        """A routine: its operands lie contiguously in memory, and so do its results."""
+        item = _Item("call", (), node.outputs[0].dtype, (), 0)
+        item.node = node
+        for v in node.inputs:
+            rep = self.reps[v]
+            if isinstance(rep, _Full) or squeeze(v.shape, rep.strides) != contiguous(_domain(v.shape)):
+                rep = self.copy(v)
+            item.args.append(rep)
+            rep.item.users.append((item, False))
+            item.depth = max(item.depth, rep.item.depth + 1)
+        if scratch:
+            self.temporaries += 1
+            item.buffer = Buffer("temporary", bool_, scratch, self.temporaries - 1)
+        self.items.append(item)
+        for v in node.outputs:
+            result = _Item("result", v.shape, v.dtype, _domain(v.shape), item.depth)
+            item.results.append(result)
+            self.items.append(result)
+        return [self.view(result) for result in item.results]
 
     SHAPES: dict[str, Callable[[_Fuser, Node], _View | _Full]] = {
         "full": full, "constant": constant, "broadcast": broadcast, "transpose": transpose, "slice": slice,
@@ -434,23 +468,24 @@ class _Fuser:
 
     # --- kernels --------------------------------------------------------------------------------------------------
 
-    def steps(self) -> tuple[Kernel | Product, ...]:
+    def steps(self) -> tuple[Kernel | Product | Call, ...]:
         groups: dict[Any, list[_Item]] = {}
-        products: list[tuple[int, int, _Item]] = []
+        others: list[tuple[int, int, _Item]] = []
         for i, item in enumerate(self.items):
             if item.kind == "assembly":
                 continue
-            if item.buffer is None and item.kind != "put" and (item.kind != "map" or self.written(item)):
+            if item.buffer is None and item.kind not in ("put", "call") and (item.kind != "map" or self.written(item)):
                 item.buffer = self.temporary(item)
-            if item.kind == "product":
-                products.append((item.depth, i, item))
-            else:
+            if item.kind in ("product", "call"):
+                others.append((item.depth, i, item))
+            elif item.kind != "result":
                 groups.setdefault((item.depth, item.domain), []).append(item)
-        steps: list[tuple[int, int, Kernel | Product]] = [
+        steps: list[tuple[int, int, Kernel | Product | Call]] = [
             (depth, i, self.kernel(depth, domain, members))
             for i, ((depth, domain), members) in enumerate(groups.items())
         ]
-        steps += [(depth, len(groups) + i, self.product(item)) for depth, i, item in products]
+        for depth, i, item in others:
+            steps.append((depth, len(groups) + i, self.product(item) if item.kind == "product" else self.called(item)))
         steps.sort(key=lambda entry: entry[:2])
         return tuple([step for _, _, step in steps])
 
@@ -517,6 +552,14 @@ class _Fuser:
                     )
                 )
         return collapse(Kernel(domain, tuple(body)))
+
+    def called(self, item: _Item) -> Call:
+        inputs = []
+        for rep in item.args:
+            assert isinstance(rep, _View) and rep.item.buffer is not None
+            inputs.append((rep.item.buffer, rep.offset))
+        outputs = [result.buffer for result in item.results if result.buffer is not None]
+        return Call(item.node, tuple(inputs), tuple(outputs), item.buffer)
 
     def product(self, item: _Item) -> Product:
         node = item.node

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from quabla.dtypes import dtype
+from quabla.ir.program import Node
 
-__all__ = ["Apply", "Buffer", "Kernel", "Load", "Product", "Reduce", "Scalar", "Store", "collapse", "restrict"]
+__all__ = ["Apply", "Buffer", "Call", "Kernel", "Load", "Product", "Reduce", "Scalar", "Store", "collapse", "restrict"]
 
 Shape = tuple[int, ...]
 
@@ -120,6 +121,23 @@ class Product:
     right_offset: int
     out: Buffer
     dtype: dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node that the backend computes by a routine of its own: a loop over a region, a factorisation, a sort.
+
+    Attributes:
+        node: the node: its op, its params, and the types of its operands and results.
+        inputs: buffer and offset, in elements, of each operand; its elements are contiguous there.
+        outputs: a buffer per result.
+        scratch: memory for the routine's own use, if it asked for any.
+    """
+
+    node: Node
+    inputs: tuple[tuple[Buffer, int], ...]
+    outputs: tuple[Buffer, ...]
+    scratch: Buffer | None
 
 
 def collapse(kernel: Kernel) -> Kernel:

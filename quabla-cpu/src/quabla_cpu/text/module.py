@@ -89,6 +89,11 @@ class Module:
             raise ValueError(f"global {name!r} is defined twice, differently")
         return Value(f"@{name}", "ptr")
 
+    @property
+    def global_count(self) -> int:
+        """How many globals there are so far: a number for the name of the next."""
+        return len(self._globals)
+
     def metadata(self, content: str, *, distinct: bool = False) -> str:
         """A metadata node such as `!{!"branch_weights", i32 1, i32 2000}`; returns its reference `!0`."""
         if not distinct and content in self._metadata_names:

@@ -1,0 +1,48 @@
+"""From a program to a plan for this backend: rewrite, check that there is code for every op, fuse."""
+
+from __future__ import annotations
+
+from quabla.errors import UnsupportedOperationError
+from quabla.ir.op import OPS
+from quabla.ir.program import Node, Program
+from quabla.lowering import fuse
+from quabla.lowering.passes import simplify
+from quabla_cpu.pointwise import POINTWISE
+from quabla_cpu.routines import ROUTINES
+
+__all__ = ["knows", "plan_of"]
+
+
+def knows(name: str) -> bool:
+    """Whether the CPU has code for the op of this name."""
+    op = OPS[name]
+    if name in ROUTINES:
+        return True
+    return fuse.handles(op) and (op.family not in ("elementwise", "compare") or name in POINTWISE)
+
+
+def plan_of(program: Program, device: str = "cpu") -> fuse.Plan:
+    """The plan of a program, remembered with it: regions are asked for theirs several times.
+
+    Raises:
+        UnsupportedOperationError: for an op without code, naming op, operand types and device.
+    """
+    found = program.memo.get(plan_of)
+    if found is None:
+        simple = simplify(program, knows)
+        for node in simple.nodes:
+            if not knows(node.op.name):
+                operands = " and ".join([repr(v.aval) for v in node.inputs]) or "no operands"
+                raise UnsupportedOperationError(
+                    f"{node.op.name}: device {device!r} has no code for this operation on {operands}; "
+                    "run it on another device (quabla.devices() lists them)",
+                    op=node.op.name,
+                    device=device,
+                )
+        found = program.memo[plan_of] = fuse.fuse(simple, _scratch)
+    return found  # type: ignore[no-any-return]
+
+
+def _scratch(node: Node) -> int | None:
+    found = ROUTINES.get(node.op.name)
+    return None if found is None else found.scratch(node)

@@ -1,0 +1,53 @@
+"""Nodes that are computed by a routine of their own instead of a fused kernel: a table, filled by the modules that have one.
+
+A routine gets its operands and results as contiguous memory. To add one, write its module, register it here by the name
+of the op, and import the module in `backend.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quabla.ir.program import Node
+from quabla.lowering.loops import Buffer, Call
+from quabla_cpu.text import Value
+
+if TYPE_CHECKING:
+    from quabla_cpu.kernels import Code
+
+__all__ = ["ROUTINES", "Routine", "address", "routine"]
+
+
+@dataclass(frozen=True)
+class Routine:
+    """How an op is computed.
+
+    Attributes:
+        write: writes the code of a call into the function being written.
+        scratch: the bytes of memory that the call wants for itself.
+    """
+
+    write: Callable[[Code, Call], None]
+    scratch: Callable[[Node], int]
+
+
+ROUTINES: dict[str, Routine] = {}
+
+
+def routine(name: str, scratch: Callable[[Node], int] = lambda node: 0) -> Callable[[Any], Any]:
+    """Register a function `(code, call) -> None` as the routine of the op of this name."""
+
+    def register(write: Any) -> Any:
+        ROUTINES[name] = Routine(write, scratch)
+        return write
+
+    return register
+
+
+def address(code: Code, buffer: Buffer, offset: int = 0) -> Value:
+    """The address of an element of a buffer."""
+    pointer = code.pointers[buffer]
+    nbytes = offset * buffer.dtype.itemsize
+    return code.b.gep("i8", pointer, nbytes) if nbytes else pointer
