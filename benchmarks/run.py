@@ -53,6 +53,13 @@ ROWS = (
     Row("README step, jit(value_and_grad)", "readme", "us", "µs", goal=1 / 3),
     # Against what compiles, too: an interpreter has nothing to do before its first call.
     Row("README step, first call", "readme", "first_ms", "ms", goal=1 / 3, against="jax"),
+    Row(
+        "README step, first call after that of another program",
+        "readme_after",
+        "first_ms",
+        "ms",
+        against="jax",
+    ),
     Row("README step, first call, compiled by an earlier process", "readme", "cached_ms", "ms"),
     Row("README step, from before the import to the first result", "readme", "start_ms", "ms"),
     Row("README problem, trainer.step()", "trainer", "us", "µs", goal=1 / 10),
