@@ -1,0 +1,162 @@
+"""Circular functions beyond sine and cosine, their inverses, and the distance and the angle of a point in the plane."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from quabla.ops.apply import binary, unary
+from quabla.ops.compare import equal, isinf, logical_or
+from quabla.ops.elementwise import abs, div, elementwise, maximum, minimum, neg, sqrt, where
+
+__all__ = ["arccos", "arcsin", "arctan", "arctan2", "atan2", "hypot", "tan"]
+
+
+def _arcsin_slope(x: Any, out: Any) -> Any:
+    return div(1.0, sqrt((1.0 - x) * (1.0 + x)))  # not 1 - x * x, which cancels near 1
+
+
+tan_op = elementwise("tan", lambda x, out: 1.0 + out * out, evaluate=np.tan, domain=(-1.4, 1.4))
+arcsin_op = elementwise("arcsin", _arcsin_slope, evaluate=np.arcsin, domain=(-0.9, 0.9))
+arccos_op = elementwise("arccos", lambda x, out: neg(_arcsin_slope(x, out)), evaluate=np.arccos, domain=(-0.9, 0.9))
+arctan_op = elementwise("arctan", lambda x, out: div(1.0, 1.0 + x * x), evaluate=np.arctan)
+
+
+# --- the point (x, y) -------------------------------------------------------------------------------------------------
+
+
+def _hypot_of_simpler(x: Any, y: Any) -> Any:
+    """The root of a sum of squares that neither overflow nor underflow, whatever the size of the operands."""
+    a, b = abs(x), abs(y)
+    large = maximum(a, b)
+    plain = logical_or(equal(large, 0.0), isinf(large))
+    ratio = div(minimum(a, b), where(plain, 1.0, large))
+    out = where(equal(large, 0.0), large, large * sqrt(1.0 + ratio * ratio))
+    return where(logical_or(isinf(x), isinf(y)), math.inf, out)
+
+
+def _share(x: Any, out: Any) -> Any:
+    """x / out, and 0 at the origin: a constant there, so that further derivatives are 0 as well."""
+    origin = equal(out, 0.0)
+    return where(origin, 0.0, div(x, where(origin, 1.0, out)))
+
+
+hypot_op = elementwise(
+    "hypot",
+    lambda x, y, out: _share(x, out),
+    lambda x, y, out: _share(y, out),
+    evaluate=np.hypot,
+    decompose=_hypot_of_simpler,
+    extra=(
+        ("origin", ([0.0, -0.0, 3.0, 0.0], [0.0, 0.0, 0.0, -2.0])),
+        ("infinite", ([np.inf, np.nan, np.inf, 1.0], [1.0, 1.0, np.nan, -np.inf])),
+    ),
+)
+
+
+def _turn(u: Any, y: Any, x: Any) -> Any:
+    """u / (x**2 + y**2), and 0 at the origin. Two divisions by the distance stay in range where its square does not."""
+    distance = hypot(x, y)
+    origin = equal(distance, 0.0)
+    safe = where(origin, 1.0, distance)
+    return where(origin, 0.0, div(div(u, safe), safe))
+
+
+arctan2_op = elementwise(
+    "arctan2",
+    lambda y, x, out: _turn(x, y, x),
+    lambda y, x, out: _turn(neg(y), y, x),
+    evaluate=np.arctan2,
+    domain=(0.3, 3.0),
+    extra=(
+        ("origin", ([0.0, -0.0, 0.0, -0.0], [0.0, 0.0, -0.0, -0.0])),
+        ("axes", ([0.0, 1.0, -1.0, -0.0], [2.0, 0.0, 0.0, 3.0])),
+        ("infinite", ([np.inf, np.inf, 1.0, np.nan], [1.0, -np.inf, -np.inf, 1.0])),
+    ),
+)
+
+
+def tan(x: Any) -> Any:
+    """The tangent of `x` (radians), elementwise, for a floating `x` of any shape.
+
+    Example:
+        >>> import quabla as qb
+        >>> f"{qb.tan(1.0).item():.6f}", qb.grad(qb.tan)(0.0).item()
+        ('1.557408', 1.0)
+    """
+    return unary(tan_op, x)
+
+
+def arcsin(x: Any) -> Any:
+    """The angle in [-pi/2, pi/2] whose sine is `x`, elementwise; NaN where abs(x) > 1. Its derivative at -1 and 1 is inf.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.arcsin(qb.array([0.0, 2.0])).tolist()
+        [0.0, nan]
+    """
+    return unary(arcsin_op, x)
+
+
+def arccos(x: Any) -> Any:
+    """The angle in [0, pi] whose cosine is `x`, elementwise; NaN where abs(x) > 1. Its derivative at -1 and 1 is -inf.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.arccos(qb.array([1.0, 2.0])).tolist()
+        [0.0, nan]
+    """
+    return unary(arccos_op, x)
+
+
+def arctan(x: Any) -> Any:
+    """The angle in [-pi/2, pi/2] whose tangent is `x`, elementwise, for a floating `x` of any shape.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.arctan(0.0).item(), qb.grad(qb.arctan)(1.0).item()
+        (0.0, 0.5)
+    """
+    return unary(arctan_op, x)
+
+
+def arctan2(y: Any, x: Any) -> Any:
+    """The angle of the point (x, y), in [-pi, pi], elementwise with broadcasting.
+
+    Signed zeros and infinities as in NumPy. At the origin all derivatives are 0, a convention of convenience. `atan2` is
+    the same function. Shapes, dtypes and errors as for `add`.
+
+    Example:
+        >>> import quabla as qb
+        >>> f"{qb.arctan2(1.0, -1.0).item():.6f}"
+        '2.356194'
+        >>> [g.item() for g in qb.grad(qb.arctan2, argnums=(0, 1))(0.0, 0.0)]
+        [0.0, 0.0]
+    """
+    return binary(arctan2_op, y, x)
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """The same as `arctan2(y, x)`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.atan2(0.0, 1.0).item()
+        0.0
+    """
+    return binary(arctan2_op, y, x)
+
+
+def hypot(x: Any, y: Any) -> Any:
+    """The distance sqrt(x**2 + y**2), elementwise with broadcasting, without overflow or underflow of the squares.
+
+    At the origin all derivatives are 0, a subgradient. Shapes, dtypes and errors as for `add`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.hypot(3.0, 4.0).item(), qb.grad(qb.hypot)(0.0, 0.0).item()
+        (5.0, 0.0)
+    """
+    return binary(hypot_op, x, y)

@@ -1,0 +1,237 @@
+"""Rounding to integers, remainders, and bounds."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from quabla.errors import DtypeError
+from quabla.ops.apply import binary, operand, unary
+from quabla.ops.compare import equal, isnan, less, not_equal
+from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, where
+from quabla.ops.structure import zeros_like
+
+__all__ = [
+    "ceil", "clip", "divmod", "floor", "floor_divide", "fmod", "mod", "nan_to_num", "remainder", "round", "trunc",
+]  # fmt: skip
+
+_EDGES = (("edges", ([0.5, 1.5, 2.5, -0.5, -0.0, -1.5, 1e30, np.inf, np.nan],)),)
+
+floor_op = elementwise("floor", None, evaluate=np.floor, extra=_EDGES)
+ceil_op = elementwise("ceil", None, evaluate=np.ceil, extra=_EDGES)
+trunc_op = elementwise("trunc", None, evaluate=np.trunc, extra=_EDGES)
+round_op = elementwise("round", None, evaluate=np.rint, extra=_EDGES)
+
+
+def _mod_of_simpler(x: Any, y: Any) -> Any:
+    """NumPy's steps: the remainder of the truncated quotient, moved to the side of the divisor; zeros get its sign."""
+    r = fmod(x, y)
+    moved = where(not_equal(less(r, 0.0), less(y, 0.0)), r + y, r)
+    return where(equal(r, 0.0), where(less(y, 0.0), -0.0, 0.0), moved)
+
+
+_REMAINDERS = (
+    ("signs", ([5.3, -5.3, 5.3, -5.3], [0.7, 0.7, -0.7, -0.7])),
+    ("edges", ([1.0, -1.0, -0.0, 1.0, np.inf, 6.0, -6.0], [0.0, np.inf, 2.0, -np.inf, 2.0, -2.0, 2.0])),
+)
+
+
+def _one(x: Any, y: Any, out: Any) -> Any:
+    return zeros_like(x) + 1.0  # not the number 1, which says that the op is linear
+
+
+mod_op = elementwise(
+    "mod", _one, lambda x, y, out: neg(floor(div(x, y))), evaluate=np.mod, domain=(0.5, 3.0), smooth=False,
+    decompose=_mod_of_simpler, extra=_REMAINDERS,
+)  # fmt: skip
+fmod_op = elementwise(
+    "fmod", _one, lambda x, y, out: neg(trunc(div(x, y))), evaluate=np.fmod, domain=(0.5, 3.0), smooth=False,
+    extra=_REMAINDERS,
+)  # fmt: skip
+
+
+def floor(x: Any) -> Any:
+    """The largest integer <= `x`, elementwise, as a floating number. Its derivative is 0.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.floor(qb.array([1.5, -1.5])).tolist()
+        [1.0, -2.0]
+    """
+    return unary(floor_op, x)
+
+
+def ceil(x: Any) -> Any:
+    """The smallest integer >= `x`, elementwise, as a floating number. Its derivative is 0.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.ceil(qb.array([1.5, -1.5])).tolist()
+        [2.0, -1.0]
+    """
+    return unary(ceil_op, x)
+
+
+def trunc(x: Any) -> Any:
+    """`x` without its fraction, elementwise, as a floating number. Its derivative is 0.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.trunc(qb.array([1.5, -1.5])).tolist()
+        [1.0, -1.0]
+    """
+    return unary(trunc_op, x)
+
+
+def round(x: Any, decimals: int = 0) -> Any:
+    """The integer nearest to `x`, elementwise, as a floating number; halves go to the even one. Its derivative is 0.
+
+    Args:
+        x: floating array or number.
+        decimals: how many digits after the point to keep; negative ones are before it.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        DtypeError: `x` is bool, or `decimals` is not an integer.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.round(qb.array([0.5, 1.5, -2.6])).tolist(), qb.round(2.375, 2).item()
+        ([0.0, 2.0, -3.0], 2.38)
+    """
+    try:
+        digits = operator.index(decimals)
+    except TypeError:
+        raise DtypeError(f"round: decimals is one integer, got {decimals!r}") from None
+    if digits == 0:
+        return unary(round_op, x)
+    if digits > 0:
+        return div(unary(round_op, mul(x, 10.0**digits)), 10.0**digits)
+    return mul(unary(round_op, div(x, 10.0**-digits)), 10.0**-digits)
+
+
+def mod(x: Any, y: Any) -> Any:
+    """The remainder x - y * floor(x / y), elementwise with broadcasting: of the sign of `y`, as Python's `%`.
+
+    NaN where `y` is 0. The derivative in `x` is 1 and that in `y` -floor(x / y), at the jumps too. `remainder` is the same
+    function. Shapes, dtypes and errors as for `add`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.mod(qb.array([5.0, -5.0]), 3.0).tolist(), (qb.array([5.0]) % 3.0).tolist()
+        ([2.0, 1.0], [2.0])
+    """
+    return binary(mod_op, x, y)
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """The same as `mod(x, y)`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.remainder(-5.0, 3.0).item()
+        1.0
+    """
+    return binary(mod_op, x, y)
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """The remainder x - y * trunc(x / y), elementwise with broadcasting: of the sign of `x`, as C's `fmod`, and exact.
+
+    NaN where `y` is 0. The derivative in `x` is 1 and that in `y` -trunc(x / y), at the jumps too. Shapes, dtypes and errors
+    as for `add`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.fmod(qb.array([5.0, -5.0]), 3.0).tolist()
+        [2.0, -2.0]
+    """
+    return binary(fmod_op, x, y)
+
+
+def floor_divide(x: Any, y: Any) -> Any:
+    """The largest integer <= x / y, elementwise with broadcasting, as a floating number; the same as `x // y`.
+
+    It agrees with `mod`: x is y * (x // y) + x % y up to rounding. Its derivative is 0. Shapes, dtypes and errors as for
+    `add`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.floor_divide(qb.array([5.0, -5.0]), 3.0).tolist()
+        [1.0, -2.0]
+    """
+    x, y = stop_gradient(x), stop_gradient(y)
+    whole = round(div(x - mod(x, y), y))  # next to an integer already
+    return where(equal(y, 0.0), div(x, y), whole)
+
+
+def divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    """The pair of `floor_divide(x, y)` and `mod(x, y)`.
+
+    Example:
+        >>> import quabla as qb
+        >>> [v.item() for v in divmod(qb.array(-5.0), 3.0)]
+        [-2.0, 1.0]
+    """
+    return floor_divide(x, y), mod(x, y)
+
+
+def clip(x: Any, min: Any = None, max: Any = None) -> Any:
+    """`x` moved into the interval from `min` to `max`, elementwise with broadcasting.
+
+    Args:
+        x: array or number.
+        min: the lower bound, an array or a number; no bound if None.
+        max: the upper bound; where the bounds cross, it wins.
+
+    Returns:
+        An array of the broadcast shape. Where an element lies on a bound, each of the two gets half of the derivative, as
+        in `maximum` and `minimum`; outside, the bound gets all of it.
+
+    Raises:
+        ShapeError: the shapes do not broadcast.
+        DtypeError: float32 beside float64, or bool operands.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.clip(qb.array([-2.0, 0.5, 2.0]), -1.0, 1.0).tolist()
+        [-1.0, 0.5, 1.0]
+    """
+    out = x if min is None else maximum(x, min)
+    if max is not None:
+        out = minimum(out, max)
+    return operand(out, "clip")
+
+
+def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """`x` with NaN and infinities replaced, elementwise. Where one is replaced, the derivative is 0.
+
+    Args:
+        x: floating array or number.
+        nan: what stands for NaN.
+        posinf: what stands for inf; the largest number of the dtype if None.
+        neginf: what stands for -inf; the smallest number of the dtype if None.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        DtypeError: `x` is bool.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.nan_to_num(qb.array([1.0, float("nan"), float("inf")]), posinf=9.0).tolist()
+        [1.0, 0.0, 9.0]
+    """
+    x = operand(x, "nan_to_num")
+    if x.dtype.kind != "f":
+        raise DtypeError(f"nan_to_num: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)")
+    largest = float(np.finfo(x.dtype.numpy).max)
+    out = where(equal(x, math.inf), largest if posinf is None else posinf, x)
+    out = where(equal(x, -math.inf), -largest if neginf is None else neginf, out)
+    return where(isnan(x), nan, out)

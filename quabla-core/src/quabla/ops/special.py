@@ -1,0 +1,163 @@
+"""The error function and what is made of it, activations, and sin(x) / x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from quabla.arrays.tracer import bind
+from quabla.ir.op import Sample
+from quabla.ops.apply import promote, unary
+from quabla.ops.compare import less
+from quabla.ops.elementwise import abs, cos, div, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
+
+__all__ = ["erf", "erfc", "gelu", "silu", "sinc"]
+
+_ROOT = 2.0 / math.sqrt(math.pi)
+
+
+def _by_element(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of Python's `math`, which has these where NumPy does not, for arrays."""
+    each = np.vectorize(function, otypes=[np.float64])
+    return lambda x: each(x).astype(x.dtype)
+
+
+_FAR = (("far", ([-30.0, -6.0, 1e-20, -0.0, 0.5, 6.0, 27.0, np.inf, -np.inf, np.nan],)),)
+erf_op = elementwise("erf", lambda x, out: _ROOT * exp(neg(x * x)), evaluate=_by_element(math.erf), extra=_FAR)
+erfc_op = elementwise("erfc", lambda x, out: -_ROOT * exp(neg(x * x)), evaluate=_by_element(math.erfc), extra=_FAR)
+
+
+# --- the derivatives of sin(z) / z ------------------------------------------------------------------------------------
+#
+# f(z) = sin(z) / z satisfies z f(z) = sin(z), so z f^(k) + k f^(k-1) is the k-th derivative of the sine. For small z that
+# recurrence cancels, and the power series is used: f^(k)(z) is the sum over 2n >= k of
+# (-1)^n z^(2n - k) / ((2n + 1) (2n - k)!).
+
+_TERMS = 15
+
+
+def _near(order: int) -> float:
+    """Below this |z| the series serves."""
+    return 1.5 if order <= 4 else 3.0
+
+
+def _quotient(z: Any, order: int, lib: Any) -> Any:
+    """The derivative of order `order` of sin(z) / z, written with the functions of `lib`: NumPy or this package."""
+    small = lib.abs(z) < _near(order)
+    inside = lib.where(small, z, 0.0)
+    square = inside * inside
+    first = (order + 1) // 2
+    series = 0.0 * square
+    for n in range(first + _TERMS - 1, first - 1, -1):
+        series = series * square + (-1.0) ** n / ((2 * n + 1) * math.factorial(2 * n - order))
+    if order % 2:
+        series = series * inside
+    outside = lib.where(small, 1.0, z)
+    cycle = (lib.sin(outside), lib.cos(outside))
+    value = cycle[0] / outside
+    for k in range(1, order + 1):
+        derived = cycle[k % 2] if k % 4 < 2 else -cycle[k % 2]
+        value = (derived - k * value) / outside
+    return lib.where(small, series, value)
+
+
+class _Ours:
+    """The functions of this package under NumPy's names."""
+
+    abs, where, sin, cos = staticmethod(abs), staticmethod(where), staticmethod(sin), staticmethod(cos)
+
+
+def _sinc_numpy(x: np.ndarray, *, order: int) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return np.asarray(math.pi**order * _quotient(math.pi * wide, order, np), x.dtype)
+
+
+def _sinc_samples() -> Iterator[Sample]:
+    for order in (0, 1, 2, 5):
+        yield Sample(f"order{order}", lambda rng: (rng.uniform(-3.0, 3.0, (3, 4)),), {"order": order})
+    yield Sample("zero", lambda rng: (np.array([0.0, -0.0, 1e-9, 0.25]),), {"order": 0}, smooth=False)
+
+
+sinc_op = elementwise(
+    "sinc",
+    lambda x, out, *, order: bind(sinc_op, (x,), {"order": order + 1}),
+    evaluate=_sinc_numpy,
+    decompose=lambda x, *, order: math.pi**order * _quotient(math.pi * x, order, _Ours),
+    samples=_sinc_samples,
+)
+
+
+# --- what users call --------------------------------------------------------------------------------------------------
+
+
+def erf(x: Any) -> Any:
+    """The error function of `x`, elementwise, for a floating `x` of any shape.
+
+    erf(x) = 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x (NIST Digital Library, 7.2.1).
+
+    Example:
+        >>> import quabla as qb
+        >>> f"{qb.erf(1.0).item():.6f}", qb.erf(float("inf")).item()
+        ('0.842701', 1.0)
+    """
+    return unary(erf_op, x)
+
+
+def erfc(x: Any) -> Any:
+    """1 - erf(x), elementwise, to full relative accuracy for large `x`.
+
+    Example:
+        >>> import quabla as qb
+        >>> f"{qb.erfc(10.0).item():.6e}"
+        '2.088488e-45'
+    """
+    return unary(erfc_op, x)
+
+
+def sinc(x: Any) -> Any:
+    """sin(pi x) / (pi x), elementwise, and 1 at 0; all its derivatives are right at and near 0.
+
+    Example:
+        >>> import quabla as qb
+        >>> curvature = qb.grad(qb.grad(qb.sinc))(0.0)
+        >>> qb.sinc(0.0).item(), f"{curvature.item():.6f}"
+        (1.0, '-3.289868')
+    """
+    return bind(sinc_op, (promote((x,), "sinc")[0],), {"order": 0})
+
+
+def silu(x: Any) -> Any:
+    """x * sigmoid(x), elementwise, for a floating `x` of any shape; also known as swish.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.silu(qb.array([0.0, 1000.0])).tolist()
+        [0.0, 1000.0]
+    """
+    return mul(x, sigmoid(x))
+
+
+def gelu(x: Any, approximate: bool = False) -> Any:
+    """x times the normal distribution function of x, elementwise, for a floating `x` of any shape.
+
+    Args:
+        x: floating array or number.
+        approximate: whether to use 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) in its place.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Source: D. Hendrycks and K. Gimpel, "Gaussian Error Linear Units", 2016.
+
+    Example:
+        >>> import quabla as qb
+        >>> f"{qb.gelu(1.0).item():.6f}", f"{qb.gelu(1.0, approximate=True).item():.6f}"
+        ('0.841345', '0.841192')
+    """
+    if approximate:
+        (x,) = promote((x,), "gelu")
+        return 0.5 * x * (1.0 + tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return mul(mul(0.5, x), erfc(mul(-math.sqrt(0.5), x)))
