@@ -138,7 +138,10 @@ def _math(name: str) -> Writer:
     return write
 
 
-MATH = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "softplus", "power")
+MATH = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "cbrt", "sin", "cos", "tan", "arcsin", "arccos",
+    "arctan", "arctan2", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "sigmoid", "softplus", "erf", "erfc",
+)  # fmt: skip
 """Ops that are calls of functions in `vectormath`."""
 
 POINTWISE: dict[str, Writer] = {
@@ -154,6 +157,11 @@ POINTWISE: dict[str, Writer] = {
     "minimum": lambda b, xs, params: minimum(b, *xs),
     "sqrt": lambda b, xs, params: b.sqrt(xs[0]),
     "integer_power": _integer_power,
+    "floor": lambda b, xs, params: b.intrinsic("floor", *xs),
+    "ceil": lambda b, xs, params: b.intrinsic("ceil", *xs),
+    "trunc": lambda b, xs, params: b.intrinsic("trunc", *xs),
+    "round": lambda b, xs, params: b.intrinsic("rint", *xs),
+    "fmod": lambda b, xs, params: b.frem(*xs),
     "where": lambda b, xs, params: b.select(*xs),
     "stop_gradient": lambda b, xs, params: xs[0],
     "astype": _astype,
