@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from quabla.arrays.tracer import bind
+from quabla.dtypes import float64
 from quabla.ir.op import Sample
 from quabla.ops.apply import promote, unary
-from quabla.ops.compare import less
-from quabla.ops.elementwise import abs, cos, div, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
+from quabla.ops.elementwise import abs, cos, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
+from quabla.ops.structure import cast
 
 __all__ = ["erf", "erfc", "gelu", "silu", "sinc"]
 
@@ -75,6 +76,11 @@ def _sinc_numpy(x: np.ndarray, *, order: int) -> np.ndarray:
     return np.asarray(math.pi**order * _quotient(math.pi * wide, order, np), x.dtype)
 
 
+def _sinc_of_simpler(x: Any, *, order: int) -> Any:
+    wide = cast(x, float64)  # pi * x in float32 would be wrong by much, seen from the zeros of the sine
+    return cast(math.pi**order * _quotient(math.pi * wide, order, _Ours), x.dtype)
+
+
 def _sinc_samples() -> Iterator[Sample]:
     for order in (0, 1, 2, 5):
         yield Sample(f"order{order}", lambda rng: (rng.uniform(-3.0, 3.0, (3, 4)),), {"order": order})
@@ -85,7 +91,7 @@ sinc_op = elementwise(
     "sinc",
     lambda x, out, *, order: bind(sinc_op, (x,), {"order": order + 1}),
     evaluate=_sinc_numpy,
-    decompose=lambda x, *, order: math.pi**order * _quotient(math.pi * x, order, _Ours),
+    decompose=_sinc_of_simpler,
     samples=_sinc_samples,
 )
 
