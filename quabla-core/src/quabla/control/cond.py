@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,16 @@ from quabla.control.regions import (
     same_result,
     with_output_types,
 )
-from quabla.dtypes import bool_
+from quabla.dtypes import bool_, float32, float64
 from quabla.errors import DtypeError, ShapeError
-from quabla.ir.op import Op, define
+from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.apply import operand
-from quabla.ops.elementwise import where_op
+from quabla.ops.compare import logical_not
+from quabla.ops.elementwise import div, mul, sin, where_op
 from quabla.ops.reduce import reduce_any_op
 from quabla.ops.structure import broadcast, lead, zeros_like
+from quabla.shapes import aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
@@ -114,10 +116,22 @@ def _select(pred: Any, values: Any, flags: Sequence[bool], size: int, true: Prog
         some = bind(reduce_any_op, (active,), {"axes": (0,)})
         return bind(cond_op, (some, active, *values), {"true": taken, "false": skipped})
 
-    from quabla.ops.compare import logical_not
-
     yes, no = lanes(true, pred), lanes(false, logical_not(pred))
     return tuple(bind(where_op, (broadcast(pred, t.shape, (0,)), t, f), {}) for t, f in zip(yes, no, strict=True))
+
+
+def _samples() -> Iterator[Sample]:
+    for d in (float64, float32):
+        x, y = aval_of((3,), d), aval_of((), d)
+        true, _ = trace(lambda x, y: [sin(x) * y, mul(x, x)], [x, y])
+        false, _ = trace(lambda x, y: [mul(x, x), div(x, y)], [x, y])
+        for pred in (True, False):
+            yield Sample(
+                f"{pred}_{d}",
+                lambda rng, pred=pred: (np.array(pred), rng.uniform(0.5, 2.0, (3,)), rng.uniform(0.5, 2.0, ())),
+                {"true": true, "false": false},
+                only=d,
+            )
 
 
 cond_op = define(
@@ -128,6 +142,7 @@ cond_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        samples=_samples,
         family="region",
         multiple=True,
     )

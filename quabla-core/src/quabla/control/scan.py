@@ -8,7 +8,7 @@ operand; what later steps would have returned is zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ import numpy as np
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import Parts, backward, drop_unread, keeping, per_lane, swapped, tangents
 from quabla.control.regions import evaluate, split
-from quabla.ir.op import Op, define
+from quabla.dtypes import float32, float64, int64
+from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.compare import less_op
-from quabla.ops.elementwise import where_op
+from quabla.ops.elementwise import add, mul, sin, where_op
 from quabla.ops.reduce import reduce_max_op
 from quabla.ops.structure import broadcast, lead, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
@@ -181,6 +182,30 @@ def _where(active: Any, new: Any, old: Any) -> Any:
     return bind(where_op, (broadcast(active, new.shape, (0,)), new, old), {})
 
 
+def _samples() -> Iterator[Sample]:
+    for d in (float64, float32):
+        state, x = aval_of((2,), d), aval_of((), d)
+
+        def step(i: Any, c: Any, s: Any, x: Any) -> list[Any]:
+            new = mul(sin(add(s, broadcast(x, (2,)))), c)
+            return [new, mul(broadcast(x, (2,)), s)]
+
+        body, _ = trace(step, [aval_of((), int64), state, state, x])
+        for reverse in (False, True):
+            for counted in (False, True):
+                yield Sample(
+                    f"{'backwards' if reverse else 'forwards'}{'_counted' * counted}_{d}",
+                    lambda rng, counted=counted: (
+                        *([np.array(3, np.int64)] if counted else []),
+                        rng.uniform(0.5, 1.5, (2,)),
+                        rng.normal(size=(2,)),
+                        rng.normal(size=(5,)),
+                    ),
+                    {"body": body, "length": 5, "consts": 1, "carry": 1, "reverse": reverse, "counted": counted},
+                    only=d,
+                )
+
+
 scan_op = define(
     Op(
         name="scan",
@@ -189,6 +214,7 @@ scan_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        samples=_samples,
         family="region",
         multiple=True,
     )

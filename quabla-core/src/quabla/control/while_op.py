@@ -10,7 +10,7 @@ them, and so needs a bound. What reverse mode runs is a counted `scan_op`, over 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,13 @@ from quabla.control.derive import Parts, backward, drop_unread, grow, index_aval
 from quabla.control.regions import evaluate, mapped, safe_lanes, split
 from quabla.control.scan import bind_scan
 from quabla.errors import UnsupportedOperationError
-from quabla.ir.op import Op, define
+from quabla.dtypes import float32, float64
+from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
-from quabla.ops.elementwise import add_op, where_op
+from quabla.ops.compare import less
+from quabla.ops.elementwise import add, add_op, mul, sin, where_op
 from quabla.ops.reduce import reduce_any_op
-from quabla.ops.structure import broadcast, cast, lead, zeros_like
+from quabla.ops.structure import broadcast, cast, lead, sum_over, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.staging import inline
@@ -185,6 +187,21 @@ def _where(active: Any, new: Any, old: Any) -> Any:
     return bind(where_op, (broadcast(active, new.shape, (0,)), new, old), {})
 
 
+def _samples() -> Iterator[Sample]:
+    for d in (float64, float32):
+        state = aval_of((2,), d)
+        cond, _ = trace(lambda c, s: [less(sum_over(mul(s, s), (0,)), 50.0)], [state, state])
+        plain, _ = trace(lambda i, c, s: [mul(c, add(s, sin(s)))], [index_aval, state, state])
+        stacking, _ = trace(lambda i, c, s: [mul(c, add(s, sin(s))), mul(s, c)], [index_aval, state, state])
+        for label, body, length in (("bounded", plain, 20), ("stacking", stacking, 9), ("cut", stacking, 2)):
+            yield Sample(
+                f"{label}_{d}",
+                lambda rng: (rng.uniform(1.5, 2.0, (2,)), rng.uniform(0.5, 1.0, (2,))),
+                {"cond": cond, "body": body, "length": length, "consts": 1, "carry": 1},
+                only=d,
+            )
+
+
 while_op = define(
     Op(
         name="while",
@@ -193,6 +210,7 @@ while_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        samples=_samples,
         family="region",
         multiple=True,
     )

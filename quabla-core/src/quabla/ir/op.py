@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from quabla.dtypes import dtype
 from quabla.shapes import ShapeDtype
 
 __all__ = ["OPS", "Each", "Jointly", "Op", "Refused", "Sample", "define"]
@@ -39,13 +40,15 @@ class Sample:
     """One call of an op that the conformance suite runs.
 
     `make(rng)` returns the operands as float64 (or bool, int64) NumPy arrays; the suite casts the floating ones to each
-    dtype. `smooth` is False where finite differences are meaningless (kinks, comparisons).
+    dtype, or only to the dtype `only`, where the params fix it. `smooth` is False where finite differences are meaningless
+    (kinks, comparisons).
     """
 
     name: str
     make: Callable[[Any], tuple[Any, ...]]
     params: dict[str, Any] = field(default_factory=dict)
     smooth: bool = True
+    only: dtype | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +137,7 @@ def define(op: Op) -> Op:
         missing.append("transpose (required by linear)")
     if op.batch is None:
         missing.append("batch")
-    if op.samples is None and op.family not in ("source", "region"):
+    if op.samples is None and op.family != "source":
         missing.append("samples")
     if missing:
         raise TypeError(f"op {op.name!r} is incomplete: it lacks {', '.join(missing)}")
