@@ -1,7 +1,7 @@
-"""Addresses of BLAS functions inside SciPy, for native code to call.
+"""Addresses of BLAS and LAPACK functions inside SciPy, for native code to call.
 
-SciPy publishes its BLAS as function pointers for Cython. Only the extension module that holds them is loaded: importing
-all of `scipy.linalg` takes five times as long.
+SciPy publishes both as function pointers for Cython. Only the extension module that holds them is loaded: importing all
+of `scipy.linalg` takes five times as long.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ _addresses: dict[str, int] = {}
 
 
 def address(name: str) -> int:
-    """The address of a BLAS function, such as `"dgemm"`; integers are 32 bits wide. Imports SciPy at first.
+    """The address of a function, such as `"dgemm"` or `"dgetrf"`; integers are 32 bits wide. Imports SciPy at first.
 
     Raises:
-        KeyError: SciPy's BLAS has no function of that name.
+        KeyError: SciPy has no function of that name.
     """
     found = _addresses.get(name)
     if found is None:
         with _lock:
-            found = _addresses[name] = _pointer(_extension("scipy.linalg.cython_blas").__pyx_capi__[name])
+            table = _extension("scipy.linalg.cython_blas").__pyx_capi__
+            if name not in table:
+                table = _extension("scipy.linalg.cython_lapack").__pyx_capi__
+            found = _addresses[name] = _pointer(table[name])
     return found
 
 
