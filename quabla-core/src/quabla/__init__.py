@@ -72,6 +72,7 @@ from quabla.ops.elementwise import (
     tanh,
     where,
 )
+from quabla.ops.linalg import cholesky, solve
 from quabla.ops.matmul import dot, einsum, inner, matmul, outer, tensordot
 from quabla.ops.powers import power
 from quabla.ops.reduce import all, any, max, mean, min, norm, sum
@@ -107,12 +108,12 @@ __version__ = "0.2.0"
 __all__ = [
     "Array", "BackendError", "DtypeError", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError", "Tensor",
     "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "array", "asarray",
-    "astype", "bool_", "broadcast_to", "concat", "cond", "cos", "devices", "div", "dot", "dtype", "einsum", "equal",
+    "astype", "bool_", "broadcast_to", "cholesky", "concat", "cond", "cos", "devices", "div", "dot", "dtype", "einsum", "equal",
     "exp", "expand_dims", "eye", "flip", "float32", "float64", "fori_loop", "full", "full_like", "grad", "greater",
     "greater_equal", "hessian", "inner", "int64", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "less",
-    "less_equal", "linspace", "log", "logical_and", "logical_not", "logical_or", "matmul", "maximum", "mean",
+    "less_equal", "linalg", "linspace", "log", "logical_and", "logical_not", "logical_or", "matmul", "maximum", "mean",
     "minimum", "moveaxis", "mul", "neg", "norm", "not_equal", "ones", "ones_like", "optim", "outer", "power", "ravel",
-    "relu", "repeat", "reshape", "roll", "scan", "sigmoid", "sign", "sin", "softplus", "split", "sqrt", "squeeze",
+    "relu", "repeat", "reshape", "roll", "scan", "sigmoid", "sign", "sin", "softplus", "solve", "split", "sqrt", "squeeze",
     "stack", "stop_gradient", "sub", "swapaxes", "tanh", "tensordot", "tile", "transpose", "tree", "tril", "triu",
     "value_and_grad", "vjp", "vmap", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
@@ -122,7 +123,7 @@ def __getattr__(name: str) -> Any:
     """Modules that are imported when first used, and names that plugins contribute."""
     import importlib
 
-    if name in ("optim", "testing"):
+    if name in ("linalg", "optim", "testing"):
         return importlib.import_module(f"quabla.{name}")
     if name.startswith("_"):
         raise AttributeError(f"module 'quabla' has no attribute {name!r}")
