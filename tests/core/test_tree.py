@@ -288,3 +288,9 @@ def test_many_different_dicts_do_not_pile_up() -> None:
     for i in range(10000):
         tree.flatten({f"key{i}": 1, "b": 2})
     assert len(_KEY_ORDERS) < 5000
+
+
+def test_keys_that_are_equal_but_of_different_types_stay_apart() -> None:
+    for key in (1, True, 1.0):
+        leaves, treedef = tree.flatten({key: 5, 0: 6})
+        assert [type(k) for k in tree.unflatten(treedef, leaves)] == [type(key), int]

@@ -194,7 +194,6 @@ def linspace(start: Any, stop: Any, num: Any, dtype: Any = None) -> Tensor:
         if np.isinf(np.float64(stop) - start) and np.isfinite([start, stop]).all() and count > 1:
             t = np.arange(count) / (count - 1)
             out = start * (1.0 - t) + stop * t  # the distance overflows; this weighted mean does not
-            out[-1] = stop
         else:
             out = np.linspace(start, stop, count)
         return wrap(out.astype(_numpy_dtype(dtype), copy=False))
