@@ -22,7 +22,9 @@ from quabla.arrays.tensor import Array, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView
 from quabla.backends.registry import devices
+from quabla.control.checkpoint import checkpoint
 from quabla.control.cond import cond
+from quabla.control.custom import custom_jvp, custom_vjp
 from quabla.control.loops import fori_loop, scan
 from quabla.control.whiles import while_loop
 from quabla.dtypes import bool_, dtype, float32, float64, int64
@@ -36,6 +38,8 @@ from quabla.errors import (
     UnsupportedOperationError,
 )
 from quabla.ops import methods as _methods
+from quabla.ops.angles import arccos, arcsin, arctan, arctan2, atan2, hypot, tan
+from quabla.ops.calculus import diff, meshgrid, polyval, trapezoid
 from quabla.ops.compare import (
     equal,
     greater,
@@ -50,6 +54,7 @@ from quabla.ops.compare import (
     logical_or,
     not_equal,
 )
+from quabla.ops.diagonals import cross, diag, diagonal, kron, trace
 from quabla.ops.elementwise import (
     abs,
     add,
@@ -72,10 +77,26 @@ from quabla.ops.elementwise import (
     tanh,
     where,
 )
+from quabla.ops.hyperbolic import arccosh, arcsinh, arctanh, cosh, sinh
+from quabla.ops.logarithms import cbrt, exp2, expm1, log1p, log2, log10, logaddexp, reciprocal, square
 from quabla.ops.linalg import cholesky, solve
 from quabla.ops.matmul import dot, einsum, inner, matmul, outer, tensordot
+from quabla.ops.padding import pad
 from quabla.ops.powers import power
 from quabla.ops.reduce import all, any, max, mean, min, norm, sum
+from quabla.ops.rounding import (
+    ceil,
+    clip,
+    divmod,
+    floor,
+    floor_divide,
+    fmod,
+    mod,
+    nan_to_num,
+    remainder,
+    round,
+    trunc,
+)
 from quabla.ops.shape import (
     astype,
     broadcast_to,
@@ -96,6 +117,9 @@ from quabla.ops.shape import (
     tril,
     triu,
 )
+from quabla.ops.softmax import log_softmax, logsumexp, softmax
+from quabla.ops.special import erf, erfc, gelu, silu, sinc
+from quabla.ops.statistics import nanmean, nansum, prod, std, var
 from quabla.shapes import ShapeDtype
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
@@ -104,18 +128,25 @@ from quabla.transforms.vmap import vmap
 
 __version__ = "0.2.0"
 
-# The names that shadow builtins (abs, all, any, max, min, sum) are attributes but not part of `import *`.
+remat = checkpoint
+
+# The names that shadow builtins (abs, all, any, divmod, max, min, round, sum) are attributes but not part of `import *`.
 __all__ = [
     "Array", "BackendError", "DtypeError", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError", "Tensor",
-    "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "array", "asarray",
-    "astype", "bool_", "broadcast_to", "cholesky", "concat", "cond", "cos", "devices", "div", "dot", "dtype", "einsum", "equal",
-    "exp", "expand_dims", "eye", "flip", "float32", "float64", "fori_loop", "full", "full_like", "grad", "greater",
-    "greater_equal", "hessian", "inner", "int64", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "less",
-    "less_equal", "linalg", "linspace", "log", "logical_and", "logical_not", "logical_or", "matmul", "maximum", "mean",
-    "minimum", "moveaxis", "mul", "neg", "norm", "not_equal", "ones", "ones_like", "optim", "outer", "power", "ravel",
-    "relu", "repeat", "reshape", "roll", "scan", "sigmoid", "sign", "sin", "softplus", "solve", "split", "sqrt", "squeeze",
-    "stack", "stop_gradient", "sub", "swapaxes", "tanh", "tensordot", "tile", "transpose", "tree", "tril", "triu",
-    "value_and_grad", "vjp", "vmap", "where", "while_loop", "zeros", "zeros_like",
+    "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "arccos", "arccosh",
+    "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "array", "asarray", "astype", "atan2", "bool_",
+    "broadcast_to", "cbrt", "ceil", "checkpoint", "clip", "cholesky", "concat", "cond", "cos", "cosh", "cross", "custom_jvp",
+    "custom_vjp", "devices", "diag", "diagonal", "diff", "div", "dot", "dtype", "einsum", "equal", "erf", "erfc",
+    "exp", "exp2", "expand_dims", "expm1", "eye", "flip", "float32", "float64", "floor", "floor_divide", "fmod",
+    "fori_loop", "full", "full_like", "gelu", "grad", "greater", "greater_equal", "hessian", "hypot", "inner",
+    "int64", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "kron", "less", "less_equal", "linalg", "linspace", "log",
+    "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logsumexp",
+    "matmul", "maximum", "mean", "meshgrid", "minimum", "mod", "moveaxis", "mul", "nan_to_num", "nanmean", "nansum",
+    "neg", "norm", "not_equal", "ones", "ones_like", "optim", "outer", "pad", "polyval", "power", "prod", "ravel",
+    "reciprocal", "relu", "remainder", "remat", "repeat", "reshape", "roll", "scan", "sigmoid", "sign", "silu", "sin",
+    "sinc", "sinh", "softmax", "softplus", "solve", "split", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient",
+    "sub", "swapaxes", "tan", "tanh", "tensordot", "tile", "trace", "transpose", "trapezoid", "tree", "tril", "triu",
+    "trunc", "value_and_grad", "var", "vjp", "vmap", "where", "while_loop", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

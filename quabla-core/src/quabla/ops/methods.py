@@ -19,7 +19,7 @@ from quabla.arrays.view import TensorView, slice_bounds, view_of
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Op
-from quabla.ops import compare, elementwise, index, matmul, powers, reduce, structure
+from quabla.ops import compare, diagonals, elementwise, index, matmul, powers, reduce, rounding, statistics, structure
 from quabla.ops import shape as shaping
 from quabla.ops.apply import binary, operand, unary
 
@@ -143,6 +143,9 @@ class Methods:
     __mul__, __rmul__ = _arithmetic("*", elementwise.mul_op)
     __truediv__, __rtruediv__ = _arithmetic("/", elementwise.div_op)
     __pow__, __rpow__ = _operator("**", _power)
+    __mod__, __rmod__ = _arithmetic("%", rounding.mod_op)
+    __floordiv__, __rfloordiv__ = _operator("//", rounding.floor_divide)
+    __divmod__, __rdivmod__ = _operator("divmod", rounding.divmod)
     __matmul__, __rmatmul__ = _operator("@", matmul.matmul)
     __and__, __rand__ = _operator("&", compare.logical_and)
     __or__, __ror__ = _operator("|", compare.logical_or)
@@ -197,11 +200,36 @@ class Methods:
 
     sum, mean, norm = _reduction(reduce.sum), _reduction(reduce.mean), _reduction(reduce.norm)
     max, min = _reduction(reduce.max), _reduction(reduce.min)
+    prod = _reduction(statistics.prod)
     any, all = _reduction(reduce.any), _reduction(reduce.all)
 
     def powi(self, exponent: Any) -> Any:
         """The same as `x ** exponent`."""
         return _power(self, exponent)
+
+    def var(self, axis: Any = None, keepdims: bool = False, *, ddof: float = 0) -> Any:
+        """The same as `quabla.var(x, axis, keepdims, ddof=ddof)`."""
+        return statistics.var(self, axis, keepdims, ddof=ddof)
+
+    def std(self, axis: Any = None, keepdims: bool = False, *, ddof: float = 0) -> Any:
+        """The same as `quabla.std(x, axis, keepdims, ddof=ddof)`."""
+        return statistics.std(self, axis, keepdims, ddof=ddof)
+
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        """The same as `quabla.clip(x, min, max)`."""
+        return rounding.clip(self, min, max)
+
+    def round(self, decimals: int = 0) -> Any:
+        """The same as `quabla.round(x, decimals)`."""
+        return rounding.round(self, decimals)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        """The same as `quabla.diagonal(x, offset, axis1, axis2)`."""
+        return diagonals.diagonal(self, offset, axis1, axis2)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        """The same as `quabla.trace(x, offset, axis1, axis2)`."""
+        return diagonals.trace(self, offset, axis1, axis2)
 
     def astype(self, dtype: Any) -> Any:
         """The same as `quabla.astype(x, dtype)`."""

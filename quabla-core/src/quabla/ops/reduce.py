@@ -113,7 +113,7 @@ reduce_all_op = _logical("reduce_all", np.all)
 # --- what users call --------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
+def arithmetic(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
     """The operand and the sorted axes of an arithmetic reduction; bool operands are refused."""
     x = operand(x, where)
     if x.dtype is bool_:
@@ -124,13 +124,13 @@ def _arithmetic(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
     return x, normalize_axes(axis, x.ndim, where)
 
 
-def _kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+def kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
     """`out`, with extents 1 in place of the reduced axes if they are kept."""
     return reshape_to(out, tuple(1 if a in axes else n for a, n in enumerate(shape))) if keepdims else out
 
 
 def _reduce(op: Op, x: Any, axes: Shape, keepdims: bool) -> Any:
-    return _kept(bind(op, (x,), {"axes": axes}) if axes else x, x.shape, axes, keepdims)
+    return kept(bind(op, (x,), {"axes": axes}) if axes else x, x.shape, axes, keepdims)
 
 
 def sum(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
@@ -156,8 +156,8 @@ def sum(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         >>> qb.sum(x).item(), qb.sum(x, axis=0).tolist(), qb.sum(x, axis=1, keepdims=True).shape
         (10.0, [4.0, 6.0], (2, 1))
     """
-    x, axes = _arithmetic(x, axis, "sum")
-    return _kept(sum_over(x, axes), x.shape, axes, keepdims)
+    x, axes = arithmetic(x, axis, "sum")
+    return kept(sum_over(x, axes), x.shape, axes, keepdims)
 
 
 def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
@@ -169,11 +169,11 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
         >>> qb.mean(x).item(), qb.mean(x, axis=0).tolist()
         (2.75, [2.0, 3.5])
     """
-    x, axes = _arithmetic(x, axis, "mean")
+    x, axes = arithmetic(x, axis, "mean")
     count = 1
     for a in axes:
         count *= x.shape[a]
-    return _kept(elementwise.div(sum_over(x, axes), float(count)), x.shape, axes, keepdims)
+    return kept(elementwise.div(sum_over(x, axes), float(count)), x.shape, axes, keepdims)
 
 
 def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
@@ -189,7 +189,7 @@ def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         >>> qb.grad(qb.max)(qb.array([3.0, 1.0, 3.0])).tolist()
         [0.5, 0.0, 0.5]
     """
-    x, axes = _arithmetic(x, axis, "max")
+    x, axes = arithmetic(x, axis, "max")
     return _reduce(reduce_max_op, x, axes, keepdims)
 
 
@@ -204,7 +204,7 @@ def min(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         >>> qb.min(x).item(), qb.min(x, axis=1).tolist()
         (1.0, [1.0, 3.0])
     """
-    x, axes = _arithmetic(x, axis, "min")
+    x, axes = arithmetic(x, axis, "min")
     return _reduce(reduce_min_op, x, axes, keepdims)
 
 
@@ -273,7 +273,7 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
         >>> qb.grad(qb.norm)(qb.array([0.0, 0.0])).tolist()
         [0.0, 0.0]
     """
-    x, axes = _arithmetic(x, axis, "norm")
+    x, axes = arithmetic(x, axis, "norm")
     if not axes:
         return elementwise.abs(x)
     # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own. A power of two costs no
@@ -284,4 +284,4 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     scale = elementwise.where(greater(largest, limit), far, scale)
     y = elementwise.div(x, spread(scale, x.shape, axes))
     root = elementwise.sqrt(sum_over(elementwise.mul(y, y), axes))
-    return _kept(elementwise.mul(scale, root), x.shape, axes, keepdims)
+    return kept(elementwise.mul(scale, root), x.shape, axes, keepdims)

@@ -10,8 +10,8 @@ import numpy as np
 
 from quabla.errors import DtypeError
 from quabla.ops.apply import binary, operand, unary
-from quabla.ops.compare import equal, isnan, less, not_equal
-from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, where
+from quabla.ops.compare import equal, isnan, less, logical_and, not_equal
+from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
 
 __all__ = [
@@ -26,10 +26,15 @@ trunc_op = elementwise("trunc", None, evaluate=np.trunc, extra=_EDGES)
 round_op = elementwise("round", None, evaluate=np.rint, extra=_EDGES)
 
 
+def _opposed(r: Any, y: Any) -> Any:
+    """Whether a remainder has not the sign of the divisor."""
+    return logical_and(not_equal(less(r, 0.0), less(y, 0.0)), not_equal(r, 0.0))
+
+
 def _mod_of_simpler(x: Any, y: Any) -> Any:
     """NumPy's steps: the remainder of the truncated quotient, moved to the side of the divisor; zeros get its sign."""
     r = fmod(x, y)
-    moved = where(not_equal(less(r, 0.0), less(y, 0.0)), r + y, r)
+    moved = where(_opposed(r, y), r + y, r)
     return where(equal(r, 0.0), where(less(y, 0.0), -0.0, 0.0), moved)
 
 
@@ -166,8 +171,9 @@ def floor_divide(x: Any, y: Any) -> Any:
         [1.0, -2.0]
     """
     x, y = stop_gradient(x), stop_gradient(y)
-    whole = round(div(x - mod(x, y), y))  # next to an integer already
-    return where(equal(y, 0.0), div(x, y), whole)
+    r = fmod(x, y)
+    whole = round(div(sub(x, r), y))  # next to an integer already
+    return where(equal(y, 0.0), div(x, y), where(_opposed(r, y), whole - 1.0, whole))
 
 
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:
