@@ -74,7 +74,7 @@ class Store(NamedTuple):
 
 
 class Reduce(NamedTuple):
-    """Combine an earlier entry along `axes`; the strides along those are 0. `op` is "sum", "max", "min", "any", "all"."""
+    """Combine an earlier entry along `axes`, where the strides are 0. `op` is "sum", "max", "min", "any" or "all"."""
 
     op: str
     value: int
