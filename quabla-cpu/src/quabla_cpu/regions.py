@@ -103,10 +103,33 @@ def _cond(code: Code, step: Call) -> None:
     for side, symbol, plan in zip((taken.then, taken.otherwise), symbols, plans, strict=True):
         with side():
             arguments.call(symbol, block)
-            for out, offset, aval in zip(step.outputs, plan.out_offsets, plan.out_avals, strict=True):
-                b.memcpy(address(code, out), b.gep("i8", block, offset), _number(aval.nbytes))
+            _copy_out(code, step, plan, block)
             taken.give()
     taken.results()
+
+
+# --- checkpoint -------------------------------------------------------------------------------------------------------
+
+
+def _call_scratch(node: Node) -> int:
+    plan = plan_of(node.params["fun"])
+    return _block_of(plan) + aligned(workspace_of(plan))
+
+
+@routine("checkpoint", _call_scratch)
+def _checkpoint(code: Code, step: Call) -> None:
+    # A call, and not its kernels among the others: what is computed again must not be shared with what was computed before.
+    plan = plan_of(step.node.params["fun"])
+    block, workspace = _parts(code, step, _block_of(plan), 0)
+    arguments = _Arguments(code, plan, workspace)
+    arguments.put_all(_operands(code, step))
+    arguments.call(_function(code, step.node.params["fun"]), block)
+    _copy_out(code, step, plan, block)
+
+
+def _copy_out(code: Code, step: Call, plan: Plan, block: Value) -> None:
+    for out, offset, aval in zip(step.outputs, plan.out_offsets, plan.out_avals, strict=True):
+        code.b.memcpy(address(code, out), code.b.gep("i8", block, offset), _number(aval.nbytes))
 
 
 # --- loops ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,134 @@
+"""`checkpoint`: compute again in the backward pass instead of keeping intermediate values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from quabla.arrays.tracer import bind, trace
+from quabla.control.regions import evaluate, is_traced, mapped, moved
+from quabla.dtypes import float32, float64
+from quabla.errors import DtypeError
+from quabla.ir.op import Op, Sample, define
+from quabla.ir.program import Program
+from quabla.ops.elementwise import exp, mul, sin
+from quabla.ops.structure import lead, zeros_like
+from quabla.shapes import aval_of
+from quabla.transforms.batch import batch_values
+from quabla.transforms.forward import jvp_values
+from quabla.transforms.reverse import vjp_values
+from quabla.transforms.staging import name_of, stage, take_apart
+
+__all__ = ["checkpoint", "checkpoint_op"]
+
+
+def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, fun: Program) -> tuple[Any, Any]:
+    moving = [t is not None for t in tangents]
+    moves = moved(fun, moving)
+    given = [t for t in tangents if t is not None]
+
+    def run(*args: Any) -> list[Any]:
+        rest = iter(args[len(primals) :])
+        outs, t_outs = jvp_values(
+            args[0].frame, fun, args[: len(primals)], [next(rest) if m else None for m in moving]
+        )
+        return [*outs, *(zeros_like(o) if t is None else t for o, t, m in zip(outs, t_outs, moves, strict=True) if m)]
+
+    program, _ = trace(run, [x.aval for x in (*primals, *given)])
+    outs = bind(checkpoint_op, (*primals, *given), {"fun": program})
+    rest = iter(outs[len(moves) :])
+    return tuple(outs[: len(moves)]), tuple(next(rest) if m else None for m in moves)
+
+
+def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun: Program) -> Any:
+    outs = bind(checkpoint_op, operands, {"fun": fun})
+
+    def pullback(cts: Sequence[Any]) -> list[Any]:
+        live = [ct is not None for ct in cts]
+        given = [ct for ct in cts if ct is not None]
+
+        # A region of its own, so that nothing in it is shared with the forward pass: it starts from the operands.
+        def run(*args: Any) -> list[Any]:
+            n = len(operands)
+            _, backward = vjp_values(args[0].frame, fun, args[:n], wanted)
+            rest = iter(args[n:])
+            back = backward([next(rest) if x else None for x in live])
+            return [zeros_like(x) if ct is None else ct for x, ct, w in zip(args[:n], back, wanted, strict=True) if w]
+
+        program, _ = trace(run, [x.aval for x in (*operands, *given)])
+        back = iter(bind(checkpoint_op, (*operands, *given), {"fun": program}))
+        return [next(back) if w else None for w in wanted]
+
+    return outs, pullback
+
+
+def _batch(operands: Sequence[Any], over: Sequence[bool], size: int, *, fun: Program) -> Any:
+    many = mapped(fun, over)
+
+    def run(*args: Any) -> list[Any]:
+        outs, flags = batch_values(args[0].frame, fun, args, over, size)
+        return [lead(o, m, size) if w else o for o, m, w in zip(outs, flags, many, strict=True)]
+
+    program, _ = trace(run, [x.aval for x in operands])
+    outs = bind(checkpoint_op, operands, {"fun": program})
+    return tuple(lead(o, w, size) for o, w in zip(outs, many, strict=True))
+
+
+def _samples() -> Iterator[Sample]:
+    for d in (float64, float32):
+        x, y = aval_of((3,), d), aval_of((3,), d)
+        fun, _ = trace(lambda x, y: [mul(sin(x), y), exp(mul(x, y))], [x, y])
+        yield Sample(f"two_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), {"fun": fun}, only=d)
+
+
+checkpoint_op = define(
+    Op(
+        name="checkpoint",
+        infer=lambda *avals, fun: fun.out_avals,
+        evaluate=lambda *operands, fun: tuple(evaluate(fun, [np.asarray(x) for x in operands])),
+        forward=_forward,
+        reverse=_reverse,
+        batch=_batch,
+        samples=_samples,
+        family="region",
+        multiple=True,
+    )
+)
+
+
+def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int] = ()) -> Callable[..., Any]:
+    """`fun`, whose intermediate values reverse mode does not keep: the backward pass computes them again.
+
+    Values and derivatives of every order are those of `fun`. `remat` is another name for it.
+
+    Args:
+        fun: a function of arrays and pytrees of arrays; it may close over traced values.
+        static_argnums: positions of hashable arguments that are handed to `fun` as they are.
+
+    Returns:
+        A function of the same arguments.
+
+    Example:
+        >>> import quabla as qb
+        >>> f = qb.checkpoint(lambda x: qb.sin(qb.sin(x)))
+        >>> qb.grad(f)(0.0).item()
+        1.0
+    """
+    if not callable(fun):
+        raise DtypeError(f"checkpoint: the first argument must be a function, got a {type(fun).__name__}")
+    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        call = take_apart(fun, args, kwargs, (), static)
+        if not is_traced(call.arrays):
+            return fun(*args, **kwargs)
+        staged = stage(fun, call)
+        outs = bind(checkpoint_op, (*call.arrays, *staged.captures), {"fun": staged.program})
+        return staged.result.put_together(outs)
+
+    checkpointed.__name__ = f"checkpoint({name_of(fun)})"
+    checkpointed.__doc__ = fun.__doc__
+    checkpointed.__wrapped__ = fun  # type: ignore[attr-defined]
+    return checkpointed
