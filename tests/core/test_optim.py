@@ -211,7 +211,7 @@ def test_the_update_is_traced_once_per_structure_whatever_the_hyperparameters(
 
 def test_a_weak_parameter_is_no_second_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = count_traces(monkeypatch)
-    opt, w = Adam(0.1), qb.asarray(3.0) * 2.0 + qb.zeros((1, 1, 7))
+    opt, w = Adam(0.1), {"weak": qb.sin(1.0)}  # of a number, and so of the dtype of what it meets
     state = opt.init(w)
     for _ in range(4):
         w, state = opt.update(w, w, state)
