@@ -12,7 +12,7 @@ from quabla.arrays.tensor import Tensor
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla.lowering import fuse
-from quabla_cpu import blas, engine, lapack, regions, vectormath
+from quabla_cpu import blas, engine, lapack, positions, regions, running, sorting, vectormath
 from quabla_cpu.codegen import ENTRY, Generated, generate
 from quabla_cpu.executable import CpuExecutable
 from quabla_cpu.gemm import PRODUCT
@@ -99,7 +99,7 @@ def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable
     )
 
 
-ROUTINE_MODULES = (regions, lapack)  # imported for what they register
+ROUTINE_MODULES = (regions, lapack, positions, running, sorting)  # imported for what they register
 
 
 class Compiled:

@@ -28,7 +28,9 @@ Shape = tuple[int, ...]
 def _infer(name: str) -> Callable[..., ShapeDtype]:
     def infer(*xs: ShapeDtype, axis: int, reverse: bool) -> ShapeDtype:
         if any(x.dtype is bool_ for x in xs):
-            raise DtypeError(f"{name}: takes floating operands, got {' and '.join(map(repr, xs))}; convert with astype")
+            raise DtypeError(
+                f"{name}: takes floating operands, got {' and '.join(map(repr, xs))}; convert with astype"
+            )
         if any(x.shape != xs[0].shape or x.dtype is not xs[0].dtype for x in xs):
             raise ShapeError(f"{name}: the operands {' and '.join(map(repr, xs))} must have one type")
         return aval_of(xs[0].shape, xs[0].dtype, all(x.weak for x in xs))
@@ -50,24 +52,25 @@ def _accumulated(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 def _samples(count: int) -> Callable[[], Iterator[Sample]]:
+    def sample(name: str, shape: Shape, axis: int, reverse: bool) -> Sample:
+        return Sample(
+            name,
+            lambda rng: tuple(rng.uniform(0.5, 1.5, shape) for _ in range(count)),
+            {"axis": axis, "reverse": reverse},
+        )
+
     def samples() -> Iterator[Sample]:
-        for name, shape, axis, reverse in (
-            ("vector", (6,), 0, False),
-            ("reversed", (6,), 0, True),
-            ("first", (4, 3), 0, False),
-            ("middle", (2, 5, 3), 1, True),
-            ("wide", (3, 19), 0, False),
-            ("last", (3, 19), 1, True),
-            ("one", (3, 1), 1, False),
-        ):
-            yield Sample(
-                name,
-                lambda rng, s=shape: tuple(rng.uniform(0.5, 1.5, s) for _ in range(count)),
-                {"axis": axis, "reverse": reverse},
-            )
+        yield sample("vector", (6,), 0, False)
+        yield sample("reversed", (6,), 0, True)
+        yield sample("first", (4, 3), 0, False)
+        yield sample("middle", (2, 5, 3), 1, True)
+        yield sample("wide", (3, 19), 0, False)
+        yield sample("last", (3, 19), 1, True)
+        yield sample("one", (3, 1), 1, False)
+        zeros = [[1.0, 0.0, 2.0, 0.0, 3.0], [0.0, -1.0, 2.0, 2.0, 2.0]]
         yield Sample(
             "zeros",
-            lambda rng: tuple(np.array([[1.0, 0.0, 2.0, 0.0, 3.0], [0.0, -1.0, 2.0, 2.0, 2.0]]) for _ in range(count)),
+            lambda rng: tuple(np.array(zeros) for _ in range(count)),
             {"axis": 1, "reverse": False},
             smooth=False,
         )
@@ -94,7 +97,11 @@ def _previous(x: Any, axis: int, reverse: bool) -> Any:
     n = x.shape[axis]
     if n == 1:
         return zeros_like(x)
-    return _padded(_piece(x, axis, 1, n), axis, 0, 1) if reverse else _padded(_piece(x, axis, 0, n - 1), axis, 1, 0)
+    return (
+        _padded(_piece(x, axis, 1, n), axis, 0, 1)
+        if reverse
+        else _padded(_piece(x, axis, 0, n - 1), axis, 1, 0)
+    )
 
 
 def _only_first(x: Any, axis: int, reverse: bool) -> Any:
@@ -111,14 +118,18 @@ def _running(op: Op, operands: Any, axis: int, reverse: bool) -> Any:
     return bind(op, operands, {"axis": axis, "reverse": reverse})
 
 
-cumsum_op = define(
+cumsum_op: Op = define(
     Op(
         name="cumsum",
         infer=_infer("cumsum"),
         evaluate=_accumulated(np.cumsum),
         linear=Jointly(),
-        transpose=lambda ct, operands, wanted, *, axis, reverse: (_running(cumsum_op, (ct,), axis, not reverse),),
-        batch=lambda operands, mapped, size, *, axis, reverse: _running(cumsum_op, operands, axis + 1, reverse),
+        transpose=lambda ct, operands, wanted, *, axis, reverse: (
+            _running(cumsum_op, (ct,), axis, not reverse),
+        ),
+        batch=lambda operands, mapped, size, *, axis, reverse: _running(
+            cumsum_op, operands, axis + 1, reverse
+        ),
         samples=_samples(1),
         family="other",
     )
@@ -167,7 +178,9 @@ recurrence_op = define(
         evaluate=_accumulated(_recurrence_numpy),
         jvp=_recurrence_jvp,
         linear=Each((1,)),
-        transpose=lambda ct, operands, wanted, **params: _recurrence_vjp(ct, operands, None, (False, wanted[1]), **params),
+        transpose=lambda ct, operands, wanted, **params: _recurrence_vjp(
+            ct, operands, None, (False, wanted[1]), **params
+        ),
         vjp=_recurrence_vjp,
         batch=_recurrence_batch,
         samples=_samples(2),
@@ -185,13 +198,15 @@ def _cumprod_jvp(primals: Any, tangents: Any, out: Any, *, axis: int, reverse: b
     return recurrence(x, bind(add_op, (terms, _only_first(t, axis, reverse)), {}), axis, reverse)
 
 
-cumprod_op = define(
+cumprod_op: Op = define(
     Op(
         name="cumprod",
         infer=_infer("cumprod"),
         evaluate=_accumulated(np.cumprod),
         jvp=_cumprod_jvp,
-        batch=lambda operands, mapped, size, *, axis, reverse: _running(cumprod_op, operands, axis + 1, reverse),
+        batch=lambda operands, mapped, size, *, axis, reverse: _running(
+            cumprod_op, operands, axis + 1, reverse
+        ),
         samples=_samples(1),
         family="other",
     )
@@ -240,8 +255,8 @@ def cumsum(x: Any, axis: int | None = None) -> Any:
 def cumprod(x: Any, axis: int | None = None) -> Any:
     """The running products of the elements of `x`: at each place the product of all elements up to it.
 
-    float32 elements are accumulated in float64. The derivative is right where elements are zero, too. Arguments and errors
-    as for `cumsum`.
+    float32 elements are accumulated in float64. The derivative is right where elements are zero, too. Arguments and
+    errors as for `cumsum`.
 
     Example:
         >>> import quabla as qb

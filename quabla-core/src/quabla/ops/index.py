@@ -34,11 +34,11 @@ def getitem(x: Any, key: Any) -> Any:
     Args:
         x: array.
         key: an integer (its axis disappears), a slice (negative positions and steps as in Python), `...` (as many whole
-            axes as are left), None (a new axis of extent 1), an array or list of positions, a bool array or list that is
-            known while tracing (it stands for the positions where it is true), or a tuple of these. Several arrays are
-            broadcast together; their axes come first in the result, or where they stand if they stand side by side.
-            Positions may be floating (integer data are float64 here) and negative. Traced ones are rounded towards zero,
-            and moved to the nearest element where they are out of range.
+            axes as are left), None (a new axis of extent 1), an array or list of positions, a bool array or list that
+            is known while tracing (it stands for the positions where it is true), or a tuple of these. Several arrays
+            are broadcast together; their axes come first in the result, or where they stand if they stand side by
+            side. Positions may be floating (integer data are float64 here) and negative. Traced ones are rounded
+            towards zero, and moved to the nearest element where they are out of range.
 
     Returns:
         An array with the selected elements. Its gradient adds up over repeated positions.
@@ -63,7 +63,9 @@ def getitem(x: Any, key: Any) -> Any:
     x = operand(x, "getitem")
     items = _expanded(x, key)
     start, stop, step, shape = [], [], [], []
-    layout: list[Any] = []  # per item: the extent of an axis of the result, or the positions along an axis of x
+    layout: list[
+        Any
+    ] = []  # per item: None, an axis that stays, or (axis, positions); no positions for an integer
     whole, fancy = True, False
     axis = 0
     for item in items:
@@ -122,13 +124,15 @@ def _fancy(x: Any, layout: list[Any]) -> Any:
 
 
 def _expanded(x: Any, key: Any) -> list[Any]:
-    """The items of `key` with `...` written out and masks as positions: one per axis of `x`, and the Nones between them."""
+    """One item per axis of `x`, and the Nones of `key` between them: `...` is written out, masks become positions."""
     given = [_checked(item, x) for item in (key if isinstance(key, tuple) else (key,))]
     used = 0
     for item in given:
         used += item.array.ndim if _is_mask(item) else item is not None and item is not Ellipsis
     if used > x.ndim:
-        raise IndexError(f"getitem: {used} indices for an array {x.aval} with {x.ndim} dimension{'s' * (x.ndim != 1)}")
+        raise IndexError(
+            f"getitem: {used} indices for an array {x.aval} with {x.ndim} dimension{'s' * (x.ndim != 1)}"
+        )
     if sum(item is Ellipsis for item in given) > 1:
         raise IndexError("getitem: an index may hold '...' only once")
     if not any(item is Ellipsis for item in given):
@@ -161,8 +165,8 @@ def _where(mask: np.ndarray, axis: int, x: Any) -> list[_Positions]:
         )
     if not mask.any():
         raise ShapeError(
-            f"getitem: the mask selects nothing of {x.aval}; empty arrays are not supported. To leave elements out of a "
-            "sum or mean, use where"
+            f"getitem: the mask selects nothing of {x.aval}; empty arrays are not supported. To leave elements out of "
+            "a sum or mean, use where"
         )
     return [_Positions(i, i) for i in np.nonzero(mask)]
 
@@ -173,8 +177,8 @@ def _checked(item: Any, x: Any) -> Any:
         for part in (item.start, item.stop, item.step):
             if type(part) is TraceTensor:
                 raise TracerError(
-                    f"getitem: the slice of an array {x.aval} depends on a traced value {part.aval}, and the extent of a "
-                    "result must be known while tracing; take(x, start + arange(length)) moves a window of fixed "
+                    f"getitem: the slice of an array {x.aval} depends on a traced value {part.aval}, and the extent of "
+                    "a result must be known while tracing; take(x, start + arange(length)) moves a window of fixed "
                     f"length{user_line()}"
                 )
         return item
@@ -189,9 +193,9 @@ def _checked(item: Any, x: Any) -> Any:
     if type(item) is TraceTensor:
         if item.aval.dtype is bool_:
             raise TracerError(
-                f"getitem: the mask {item.aval} of an array {x.aval} depends on a traced value, so the number of elements "
-                "that it selects is not known while tracing; keep the shape and use where(mask, x, other), or multiply "
-                f"by the mask{user_line()}"
+                f"getitem: the mask {item.aval} of an array {x.aval} depends on a traced value, so the number of "
+                "elements that it selects is not known while tracing; keep the shape and use where(mask, x, other), or "
+                f"multiply by the mask{user_line()}"
             )
         return _Positions(item, None)
     if isinstance(item, list | tuple | np.ndarray) or hasattr(item, "aval"):
@@ -221,11 +225,13 @@ def _position(item: Any, n: int, axis: int, x: Any) -> int:
         i = operator.index(item)
     except TypeError:
         raise IndexError(
-            f"getitem: an index is an integer, a slice, '...', None or an array of positions, got {item!r} for axis {axis} "
-            f"of {x.aval}"
+            f"getitem: an index is an integer, a slice, '...', None or an array of positions, got {item!r} for "
+            f"axis {axis} of {x.aval}"
         ) from None
     if not -n <= i < n:
-        raise IndexError(f"getitem: index {i} is out of range for axis {axis} with {n} elements (array {x.aval})")
+        raise IndexError(
+            f"getitem: index {i} is out of range for axis {axis} with {n} elements (array {x.aval})"
+        )
     return i % n
 
 

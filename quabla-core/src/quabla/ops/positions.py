@@ -1,8 +1,9 @@
 """`gather` and `scatter_add`: elements by positions that are data, and the conversion of what users give as positions.
 
 Each is the other's transpose and both are closed under batching: positions may be shared by the leading axes of the
-array, or go with some of them, one set each. Positions are int64. A negative one counts from the end, and what still lies outside is moved to the nearest element, so no program can read
-or write beyond an array. Positions that are known while tracing are checked before they get here.
+array, or go with some of them, one set each. Positions are int64. A negative one counts from the end, and what still
+lies outside is moved to the nearest element, so no program can read or write beyond an array. Positions that are
+known while tracing are checked before they get here.
 
 There is no integer dtype for users: integer data become float64 on import, and functions that find positions return
 float64 that adopts the dtype of what it meets. Floating positions are therefore welcome wherever positions are taken.
@@ -39,10 +40,14 @@ def _check(op: str, x: ShapeDtype, i: ShapeDtype, axis: int, batch: int) -> None
     if i.dtype is not int64:
         raise DtypeError(f"{op}: positions are int64, got {i}; convert them with astype")
     if not batch <= axis or x.shape[:batch] != i.shape[:batch] or i.ndim < batch:
-        raise ShapeError(f"{op}: {x} and positions {i} must agree in their first {batch} axes, before axis {axis}")
+        raise ShapeError(
+            f"{op}: {x} and positions {i} must agree in their first {batch} axes, before axis {axis}"
+        )
 
 
-def _index(shape: Shape, i: np.ndarray, extent: int, axis: int, batch: int) -> tuple[Shape, tuple[np.ndarray, ...]]:
+def _index(
+    shape: Shape, i: np.ndarray, extent: int, axis: int, batch: int
+) -> tuple[Shape, tuple[np.ndarray, ...]]:
     """How NumPy sees it: the extents (batch, others before the axis), and positions for these and for the axis."""
     rows, others = math.prod(shape[:batch]), math.prod(shape[batch:axis])
     i = i.reshape(rows, 1, -1)
@@ -56,8 +61,8 @@ def _index(shape: Shape, i: np.ndarray, extent: int, axis: int, batch: int) -> t
 def gather(x: Any, i: Any, axis: int, batch: int = 0) -> Any:
     """The elements of `x` at int64 positions along an axis.
 
-    `x[b, a, i[b, k], f]` at `[b, a, k, f]`, where b stands for the first `batch` axes, a for those from there to `axis`, and
-    k and f for any others.
+    `x[b, a, i[b, k], f]` at `[b, a, k, f]`, where b stands for the first `batch` axes, a for those from there to
+    `axis`, and k and f for any others.
     """
     return bind(gather_op, (x, i), {"axis": axis, "batch": batch})
 
@@ -136,7 +141,7 @@ gather_op = define(
 
 
 def scatter_add(u: Any, i: Any, extent: int, axis: int, batch: int = 0) -> Any:
-    """Zeros of `extent` along `axis`, with `u[b, a, k, f]` added at `[b, a, i[b, k], f]`, in the order of k; see `gather`."""
+    """Zeros of `extent` along `axis`, with `u[b, a, k, f]` added at `[b, a, i[b, k], f]`, in the order of k."""
     return bind(scatter_add_op, (u, i), {"extent": extent, "axis": axis, "batch": batch})
 
 
@@ -220,13 +225,16 @@ def checked(i: np.ndarray, extent: int, where: str, what: str) -> np.ndarray:
         whole &= np.trunc(np.where(whole, i, 0.0)) == i
         if not whole.all():
             raise IndexError(
-                f"{where}: {float(i[~whole].flat[0])!r} is not a position along {what}; positions are whole numbers: round them"
+                f"{where}: {float(i[~whole].flat[0])!r} is not a position along {what}; positions are whole numbers: "
+                "round them"
             )
         i = np.clip(i, -(2.0**62), 2.0**62)  # so that what is out of range stays so
     i = i.astype(np.int64)
     outside = (i < -extent) | (i >= extent)
     if outside.any():
-        raise IndexError(f"{where}: position {int(i[outside].flat[0])} is out of range for {what} with {extent} elements")
+        raise IndexError(
+            f"{where}: position {int(i[outside].flat[0])} is out of range for {what} with {extent} elements"
+        )
     return np.where(i < 0, i + extent, i)
 
 

@@ -52,7 +52,7 @@ def _lines() -> Iterator[Sample]:
     yield Sample("bools", lambda rng: (rng.random((2, 21)) < 0.5,), smooth=False)
 
 
-argsort_op = define(
+argsort_op: Op = define(
     Op(
         name="argsort",
         infer=lambda x: aval_of(x.shape, int64),
@@ -107,8 +107,8 @@ def argsort(x: Any, axis: int | None = -1) -> Any:
         axis: the axis along which to sort; None sorts the elements of the whole array as a vector.
 
     Returns:
-        Positions as float64 that adopts the dtype of what it meets (there is no integer dtype), of the shape of `x`. They
-        serve as an index. Their derivative is zero.
+        Positions as float64 that adopts the dtype of what it meets (there is no integer dtype), of the shape of `x`.
+        They serve as an index. Their derivative is zero.
 
     Raises:
         ShapeError: `axis` is out of range.
@@ -132,7 +132,8 @@ def _position_op(name: str, extremum: Op, evaluate: Callable[..., Any]) -> Op:
         return aval_of((*x.shape[:axis], *x.shape[axis + 1 :]), int64)
 
     def decompose(x: Any, *, axis: int) -> Any:
-        # The least position at which x is the extremum; where one element is NaN so is the extremum, which equals nothing.
+        # The least position at which x is the extremum; where one element is NaN so is the extremum, which equals
+        # nothing.
         n = x.shape[axis]
         hit = equal(x, spread(bind(extremum, (x,), {"axes": (axis,)}), x.shape, (axis,)))
         if x.dtype.kind == "f":
@@ -143,9 +144,13 @@ def _position_op(name: str, extremum: Op, evaluate: Callable[..., Any]) -> Op:
 
     def samples() -> Iterator[Sample]:
         for axis in (0, 1, 2):
-            yield Sample(f"axis{axis}", lambda rng: (rng.normal(size=(2, 3, 4)),), {"axis": axis}, smooth=False)
+            yield Sample(
+                f"axis{axis}", lambda rng: (rng.normal(size=(2, 3, 4)),), {"axis": axis}, smooth=False
+            )
         yield Sample("long", lambda rng: (rng.normal(size=(3, 100)),), {"axis": 1}, smooth=False)
-        yield Sample("ties", lambda rng: (rng.integers(0, 3, (5, 9)).astype(float),), {"axis": 1}, smooth=False)
+        yield Sample(
+            "ties", lambda rng: (rng.integers(0, 3, (5, 9)).astype(float),), {"axis": 1}, smooth=False
+        )
         special = [[1.0, np.nan, 3.0, np.nan], [np.inf, 2.0, np.inf, 0.0], [-np.inf, 0.0, -0.0, -np.inf]]
         yield Sample("special", lambda rng: (np.array(special),), {"axis": 1}, smooth=False)
 
@@ -182,7 +187,7 @@ def _position_of(op: Op, x: Any, axis: int | None, keepdims: bool) -> Any:
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The position of the largest element, or of the largest along an axis; the first of those that tie, or the first NaN.
+    """The position of the largest element, or of the largest along an axis: of the first that ties, or the first NaN.
 
     Args:
         x: array.
@@ -230,12 +235,25 @@ def _search_infer(a: ShapeDtype, v: ShapeDtype, *, side: str, batch: int) -> Sha
     return aval_of(v.shape, int64)
 
 
-def _search_numpy(a: np.ndarray, v: np.ndarray, *, side: Any, batch: int) -> np.ndarray:
-    rows = math.prod(v.shape[:batch])
-    found = np.empty((rows, v.size // rows), np.int64)
-    for out, line, values in zip(found, a.reshape(rows, -1), v.reshape(rows, -1), strict=True):
-        out[:] = np.searchsorted(line, values, side)
-    return found.reshape(v.shape)
+def _before(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Whether x comes before y in ascending order, in which NaN is last."""
+    before: np.ndarray = (x < y) | ((y != y) & (x == x))
+    return before
+
+
+def _search_numpy(a: np.ndarray, v: np.ndarray, *, side: str, batch: int) -> np.ndarray:
+    # Bisection, for all elements at once: defined for any array, where NumPy's own search depends on the neighbours
+    # of an element where the array is not sorted.
+    rows = math.prod(a.shape[:-1])
+    lines, values = a.reshape(rows, -1), v.reshape(rows, -1)
+    low, high = np.zeros(values.shape, np.int64), np.full(values.shape, lines.shape[1], np.int64)
+    while (searching := low < high).any():
+        middle = (low + high) >> 1
+        x = np.take_along_axis(lines, np.minimum(middle, lines.shape[1] - 1), axis=1)
+        behind = _before(x, values) if side == "left" else ~_before(values, x)
+        low = np.where(searching & behind, middle + 1, low)
+        high = np.where(searching & ~behind, middle, high)
+    return low.reshape(v.shape)
 
 
 def _search_batch(operands: Any, mapped: Any, size: int, *, side: str, batch: int) -> Any:
@@ -249,22 +267,18 @@ def _search_samples() -> Iterator[Sample]:
     def line(rng: Any, *shape: int) -> Any:
         return np.sort(rng.integers(-4, 5, shape).astype(float), axis=-1)
 
+    def values(rng: Any, *shape: int) -> Any:
+        return rng.integers(-6, 7, shape).astype(float)
+
+    special = np.array([-np.inf, -0.0, 0.0, 0.0, 1.0, np.inf, np.nan, np.nan])
     for side in ("left", "right"):
-        yield Sample(
-            f"vector_{side}",
-            lambda rng: (line(rng, 9), rng.integers(-6, 7, (4, 5)).astype(float)),
-            {"side": side, "batch": 0},
-            smooth=False,
-        )
-        yield Sample(
-            f"batched_{side}",
-            lambda rng: (line(rng, 3, 10), rng.integers(-6, 7, (3, 8)).astype(float)),
-            {"side": side, "batch": 1},
-            smooth=False,
-        )
-        special = np.array([-np.inf, -0.0, 0.0, 0.0, 1.0, np.inf, np.nan, np.nan])
-        yield Sample(f"special_{side}", lambda rng, s=special: (s, s[::-1]), {"side": side, "batch": 0}, smooth=False)
-        yield Sample(f"one_{side}", lambda rng: (line(rng, 1), np.array(0.5)), {"side": side, "batch": 0}, smooth=False)
+        for name, batch, make in (
+            ("vector", 0, lambda rng: (line(rng, 9), values(rng, 4, 5))),
+            ("batched", 1, lambda rng: (line(rng, 3, 10), values(rng, 3, 8))),
+            ("special", 0, lambda rng: (special, special[::-1])),
+            ("one", 0, lambda rng: (line(rng, 1), np.array(0.5))),
+        ):
+            yield Sample(f"{name}_{side}", make, {"side": side, "batch": batch}, smooth=False)
 
 
 searchsorted_op = define(
@@ -311,7 +325,9 @@ def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
     """
     a, v = promote((a, v), "searchsorted")
     if a.ndim != 1:
-        raise ShapeError(f"searchsorted: the sorted array must be a vector, got {a.aval}; map over others with quabla.vmap")
+        raise ShapeError(
+            f"searchsorted: the sorted array must be a vector, got {a.aval}; map over others with quabla.vmap"
+        )
     if side not in ("left", "right"):
         raise ShapeError(f"searchsorted: side is 'left' or 'right', got {side!r}")
     return shown(find(a, v, side))

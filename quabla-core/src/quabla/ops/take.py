@@ -82,7 +82,9 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Any:
     a = normalize_axis(axis, x.ndim, "take_along_axis")
     i = as_positions(indices, x.shape[a], "take_along_axis", f"axis {a}")
     if i.ndim != x.ndim:
-        raise ShapeError(f"take_along_axis: positions of shape {i.shape} for {x.aval}: they need as many axes as the array")
+        raise ShapeError(
+            f"take_along_axis: positions of shape {i.shape} for {x.aval}: they need as many axes as the array"
+        )
     outer = broadcast_shapes("take_along_axis", _with(x.shape, a, 1), _with(i.shape, a, 1))
     return along(broadcast(x, _with(outer, a, x.shape[a])), broadcast(i, _with(outer, a, i.shape[a])), a)
 
@@ -108,8 +110,8 @@ def at_positions(x: Any, axes: Shape, positions: list[Any], where: str) -> tuple
         where: the function that the user called.
 
     Returns:
-        An array, and where in it the axes of the positions are: the first one and their number. The other axes of `x` are
-        in their order.
+        An array, and where in it the axes of the positions are: the first one and their number. The other axes of `x`
+        are in their order.
     """
     shape = broadcast_shapes(where, *[i.shape for i in positions])
     at = axes[0]

@@ -1,0 +1,91 @@
+"""Interpolation between sample points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quabla.arrays.tensor import wrap
+from quabla.errors import ShapeError
+from quabla.ops.apply import promote
+from quabla.ops.compare import equal, greater, less, logical_or
+from quabla.ops.elementwise import add, div, maximum, minimum, mul, sub, where
+from quabla.ops.positions import gather
+from quabla.ops.sort import find
+from quabla.ops.structure import broadcast
+
+__all__ = ["interp"]
+
+
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any:
+    """The piecewise linear function through the points (xp, fp), at `x`.
+
+    Its derivatives in `x`, `xp` and `fp` pass through. At a sample point the derivative in `x` is the slope to the right
+    of it, and outside of the points it is 0.
+
+    Args:
+        x: array or number: where to evaluate.
+        xp: vector: the abscissae of the points, in ascending order.
+        fp: vector of the same length: their ordinates.
+        left: the value below the first point; `fp[0]` if None.
+        right: the value beyond the last point; `fp[-1]` if None.
+
+    Returns:
+        An array of the shape of `x`; NaN where `x` is NaN.
+
+    Raises:
+        ShapeError: `xp` or `fp` is no vector, their lengths differ, or `left` or `right` is no scalar.
+        DtypeError: the dtypes differ.
+
+    Example:
+        >>> import quabla as qb
+        >>> xp, fp = qb.array([0.0, 1.0, 3.0]), qb.array([1.0, 2.0, 8.0])
+        >>> qb.interp(qb.array([-1.0, 0.5, 2.0]), xp, fp).tolist()
+        [1.0, 1.5, 5.0]
+        >>> qb.grad(lambda t: qb.interp(t, xp, fp))(2.0).item()
+        3.0
+    """
+    x, xp, fp = promote((x, xp, fp), "interp")
+    if xp.ndim != 1 or xp.shape != fp.shape:
+        raise ShapeError(f"interp: xp and fp must be vectors of one length, got {xp.aval} and {fp.aval}")
+    low, high = (_edge(fp, at, value, name) for at, value, name in ((0, left, "left"), (-1, right, "right")))
+    n = xp.shape[0]
+    first, last = _at(xp, 0), _at(xp, n - 1)
+    if n == 1:
+        inner = broadcast(_at(fp, 0), x.shape)
+    else:
+        # The interval [xp[i], xp[i + 1]) that holds x; both ends of the line have one, too.
+        i = maximum(minimum(sub(find(xp, x, "right"), _number(1)), _number(n - 2)), _number(0))
+        j = add(i, _number(1))
+        x0, y0 = gather(xp, i, 0), gather(fp, i, 0)
+        width, rise = sub(gather(xp, j, 0), x0), sub(gather(fp, j, 0), y0)
+        # Points that coincide have an interval of no width, which holds no x but perhaps the last point.
+        empty = equal(width, 0.0)
+        slope = where(empty, 0.0, div(rise, where(empty, 1.0, width)))
+        # Far outside, even infinite, x takes no part, so that nothing of it reaches a derivative.
+        near = where(logical_or(less(x, first), greater(x, last)), first, x)
+        inner = add(y0, mul(slope, sub(near, x0)))
+        inner = where(equal(x, last), add(_at(fp, n - 1), mul(slope, sub(near, last))), inner)
+    inner = where(greater(x, last), high, where(less(x, first), low, inner))
+    return (
+        where(equal(x, x), inner, x) if n == 1 else inner
+    )  # NaN compares with nothing, and a constant would hide it
+
+
+def _number(n: int) -> Any:
+    return wrap(np.array(n, np.int64))
+
+
+def _at(x: Any, i: int) -> Any:
+    return gather(x, _number(i), 0)
+
+
+def _edge(fp: Any, at: int, value: Any, name: str) -> Any:
+    """The value beyond an end of the line."""
+    if value is None:
+        return _at(fp, at)
+    (value, _) = promote((value, fp), "interp")
+    if value.ndim:
+        raise ShapeError(f"interp: {name} must be a scalar, got {value.aval}")
+    return value
