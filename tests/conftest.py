@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Compiled code of tests is kept apart from the user's, for this run only; processes that tests start inherit it.
+_cache = tempfile.TemporaryDirectory(prefix="quabla-test-cache-")
+os.environ["QUABLA_CACHE_DIR"] = _cache.name
 
 
 @pytest.fixture(scope="session")
