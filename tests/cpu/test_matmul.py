@@ -168,3 +168,16 @@ def test_products_of_one_form_are_compiled_once():
     w = qb.ShapeDtype((16, 16))
     program, _ = trace(lambda x, v, w: (qb.tanh(qb.tanh(x @ v) @ w) @ v,), [x, w, w])
     assert len(CpuBackend().lower(program, "cpu").generate().products) == 1
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("terms", [100, 600])
+def test_vectors_that_are_not_contiguous(terms, step):
+    """Packed if they fit, given to BLAS if not, and read one element at a time if BLAS cannot either."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(19, terms)), rng.normal(size=(41, terms * step))
+    check(
+        lambda x, y: dot_general(x, strided_slice(y, (0, 0), y.shape, (1, step)), ((1,), (1,))),
+        lambda x, y: x @ y[:, ::step].T,
+        x, y,
+    )  # fmt: skip

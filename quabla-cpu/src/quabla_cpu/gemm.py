@@ -32,6 +32,8 @@ _IN_PLACE = 64  # multiplications that are written into the program itself
 
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
+_PANEL = 64 << 10  # bytes that may be packed, on the native stack
+_STRIDED_FROM = 100_000  # multiplications from which BLAS does better than vectors gathered one element at a time
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class _Tiling:
         lanes: lanes of a vector.
         vectors: vectors of a tile.
         rows: rows of a tile.
-        packed: whether the vectors are first copied into rows.
+        packed: whether the vectors of a column of tiles are first copied, one after another.
+        gathered: whether vectors are read one element at a time.
         cost: instructions, about.
     """
 
@@ -61,6 +64,7 @@ class _Tiling:
     vectors: int
     rows: int
     packed: bool
+    gathered: bool
     cost: float
 
 
@@ -68,8 +72,9 @@ def write_product(code: Code, p: Product) -> None:
     """Write a product, or a call of its function."""
     m, outer_m = _main(p.m)
     n, outer_n = _main(p.n)
+    tiling = _best(code, m, n, p)
     count = math.prod([a.extent for a in (*p.m, *p.n, *p.k)])
-    flags = _blas_flags(p, m, n) if count >= BLAS_FROM else None
+    flags = _blas_flags(p, m, n) if count >= (_STRIDED_FROM if tiling.gathered else BLAS_FROM) else None
     b = code.b
     element = memory_type(p.dtype)
     pointers = [
@@ -81,18 +86,18 @@ def write_product(code: Code, p: Product) -> None:
         with ExitStack() as loops:
             _write_blas(code, p, m, n, flags, *_outer_loops(b, p, (*outer_m, *outer_n), loops, pointers))
     elif count * math.prod([a.extent for a in p.batch]) <= _IN_PLACE:
-        _write_tiles(code, p, pointers)
+        _write_tiles(code, p, tiling, pointers)
     else:
-        b.call(code.function(_function(code, p)), "void", *pointers, attributes="nounwind")
+        b.call(code.function(_function(code, p, tiling)), "void", *pointers, attributes="nounwind")
 
 
-def _function(code: Code, p: Product) -> str:
+def _function(code: Code, p: Product, tiling: _Tiling) -> str:
     """The module that holds the loops of a product."""
     module = text.Module(code.b.module.attributes)
     b = module.function(
         PRODUCT, "void", [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias writeonly")]
     )
-    _write_tiles(Code(b, code.vector_bytes, code.fma), p, b.arguments)
+    _write_tiles(Code(b, code.vector_bytes, code.fma), p, tiling, b.arguments)
     b.ret()
     return module.text()
 
@@ -111,11 +116,10 @@ def _outer_loops(
     return left, right, out
 
 
-def _write_tiles(code: Code, p: Product, pointers: Sequence[Value]) -> None:
+def _write_tiles(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Value]) -> None:
     m, outer_m = _main(p.m)
     n, outer_n = _main(p.n)
     k = p.k or (_UNIT,)
-    tiling = _best(code, m, n, k, p.dtype.itemsize)
     with ExitStack() as loops:
         left, right, out = _outer_loops(code.b, p, (*outer_m, *outer_n), loops, pointers)
         if tiling.flipped:
@@ -145,31 +149,34 @@ def _advance(b: Builder, element: str, base: Value, i: Value | None, stride: int
 # --- the choice of tiles ----------------------------------------------------------------------------------------------
 
 
-def _best(code: Code, m: Axis, n: Axis, k: Sequence[Axis], itemsize: int) -> _Tiling:
-    widest = code.vector_bytes // itemsize
+def _best(code: Code, m: Axis, n: Axis, p: Product) -> _Tiling:
+    itemsize = p.dtype.itemsize
     registers = 24 if code.vector_bytes == 64 else 12  # accumulators
-    terms = math.prod([a.extent for a in k])
+    terms = math.prod([a.extent for a in p.k])
     choices = [
-        _tiling(False, _Side(n.extent, n.right, n.out), m.extent, terms, widest, registers),
-        _tiling(True, _Side(m.extent, m.left, m.out), n.extent, terms, widest, registers),
+        _tiling(False, _Side(n.extent, n.right, n.out), m.extent, terms, itemsize, code.vector_bytes, registers),
+        _tiling(True, _Side(m.extent, m.left, m.out), n.extent, terms, itemsize, code.vector_bytes, registers),
     ]
     return min(choices, key=lambda t: t.cost)
 
 
-def _tiling(flipped: bool, v: _Side, rows: int, terms: int, widest: int, registers: int) -> _Tiling:
+def _tiling(
+    flipped: bool, v: _Side, rows: int, terms: int, itemsize: int, vector_bytes: int, registers: int
+) -> _Tiling:
     lanes = 1
-    while 2 * lanes <= min(widest, v.extent):
+    while 2 * lanes <= min(vector_bytes // itemsize, v.extent):
         lanes *= 2
     vectors = _even(-(-v.extent // lanes), 4 if registers >= 24 else 3)
     per_tile = _even(rows, min(registers // vectors, 8))
-    tiles = -(-v.extent // (lanes * vectors)) * -(-rows // per_tile)
+    columns = -(-v.extent // (lanes * vectors))
+    tiles = columns * -(-rows // per_tile)
     strided = v.stride != 1 and lanes > 1
-    packed = strided and rows > per_tile
-    loads = vectors * (1.0 if packed or not strided else 1.5 * lanes)
-    cost = tiles * terms * (vectors * per_tile + loads + per_tile)
+    packed = strided and rows > per_tile and terms * vectors * lanes * itemsize <= _PANEL
+    gathered = strided and not packed
+    cost = tiles * terms * (vectors * per_tile + vectors * (1.5 * lanes if gathered else 1.0) + per_tile)
     cost += tiles * vectors * per_tile * (1.0 if v.out == 1 or lanes == 1 else 2.0 * lanes)
-    cost += 1.5 * terms * v.extent * packed
-    return _Tiling(flipped, lanes, vectors, per_tile, packed, cost)
+    cost += 1.5 * columns * terms * vectors * lanes * packed
+    return _Tiling(flipped, lanes, vectors, per_tile, packed, gathered, cost)
 
 
 def _even(count: int, most: int) -> int:
@@ -198,18 +205,20 @@ class _Tiles:
 
     def write(self, vectors: Value, splats: Value, out: Value) -> None:
         """Write all tiles; the operand that is read as vectors comes first."""
-        if self.t.packed:
-            vectors = self._pack(vectors)
         b, t = self.b, self.t
         with ExitStack() as loops:
             column, starts = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
             vectors = _advance(b, self.element, vectors, column, self.v.stride)
             out = _advance(b, self.element, out, column, self.v.out)
+            reads = starts
+            if t.packed:
+                vectors = self._pack(vectors, column is None)
+                reads = [g * t.lanes for g in range(t.vectors)]
             row, rows = self._tiles(loops, self.r.extent, 1, t.rows)
             splats = _advance(b, self.element, splats, row, self.r.stride)
             out = _advance(b, self.element, out, row, self.r.out)
             zero = text.constant(self.kind, 0)
-            sums = self._sums(0, vectors, splats, [zero] * (len(starts) * len(rows)), starts, rows)
+            sums = self._sums(0, vectors, splats, [zero] * (len(starts) * len(rows)), reads, rows)
             for j, place in enumerate(rows):
                 for g, start in enumerate(starts):
                     at = b.gep(self.element, out, place * self.r.out + start * self.v.out)
@@ -266,34 +275,35 @@ class _Tiles:
                 out.append(b.fma(x, y, z) if self.code.fma else b.fadd(b.fmul(x, y), z))
         return out
 
-    def _pack(self, vectors: Value) -> Value:
-        """Copy the operand that is read as vectors into rows, one per term of the sum."""
-        b, v = self.b, self.v
-        width = v.extent
-        terms = math.prod([extent for extent, _, _ in self.terms])
-        space = self.code.scratch(terms * width * self.d.itemsize)
-        strides = []  # of the terms in the packed copy
-        step = width
-        for extent, _, _ in reversed(self.terms):
-            strides.append(step)
+    def _pack(self, vectors: Value, only: bool) -> Value:
+        """Copy the vectors of a column of tiles, one after another for each term of the sum.
+
+        Args:
+            vectors: where the column begins.
+            only: whether it is the only one, so that its last vector may overlap the one before.
+        """
+        b, t = self.b, self.t
+        step = t.vectors * t.lanes
+        terms = []
+        for extent, v_stride, s_stride in reversed(self.terms):
+            terms.append((extent, v_stride, s_stride, step))
             step *= extent
-        strides.reverse()
+        terms.reverse()
+        space = self.code.scratch(step * self.d.itemsize)
         with ExitStack() as loops:
             source, to = vectors, space
-            index: Value | None
-            for (extent, v_stride, _), stride in zip(self.terms, strides, strict=True):
-                index = loops.enter_context(b.loop(0, extent))
-                source = _advance(b, self.element, source, index, v_stride)
-                to = _advance(b, self.element, to, index, stride)
-            index, starts = self._tiles(loops, width, self.t.lanes, self.t.vectors)
-            source = _advance(b, self.element, source, index, v.stride)
-            to = _advance(b, self.element, to, index, 1)
-            for start in starts:
-                at = b.gep(self.element, source, start * v.stride) if start else source
-                x = load(b, self.d, at, self.t.lanes, v.stride)
-                store(b, self.d, x, b.gep(self.element, to, start) if start else to)
-        self.v = _Side(width, 1, v.out)
-        self.terms = [(extent, stride, s) for (extent, _, s), stride in zip(self.terms, strides, strict=True)]
+            for extent, v_stride, _, packed in terms:
+                i = loops.enter_context(b.loop(0, extent))
+                source = _advance(b, self.element, source, i, v_stride)
+                to = _advance(b, self.element, to, i, packed)
+            start = loops.enter_context(b.loop(0, t.vectors * t.lanes, t.lanes))
+            to = _advance(b, self.element, to, start, 1)
+            if only and self.v.extent % t.lanes:
+                start = b.intrinsic("smin", start, text.constant("i64", self.v.extent - t.lanes))
+            source = _advance(b, self.element, source, start, self.v.stride)
+            store(b, self.d, load(b, self.d, source, t.lanes, self.v.stride), to)
+        self.v = _Side(self.v.extent, 1, self.v.out)
+        self.terms = [(extent, packed, s_stride) for extent, _, s_stride, packed in terms]
         return space
 
 
