@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from quabla.arrays.tensor import wrap
+from quabla.arrays.tracer import bind
 from quabla.errors import ShapeError
 from quabla.ops.apply import promote
 from quabla.ops.compare import equal, greater, less, logical_or
 from quabla.ops.elementwise import add, div, maximum, minimum, mul, sub, where
 from quabla.ops.positions import gather
-from quabla.ops.sort import find
-from quabla.ops.structure import broadcast
+from quabla.ops.rounding import mod
+from quabla.ops.sort import argsort_op, find
+from quabla.ops.structure import broadcast, concatenate
 
 __all__ = ["interp"]
 
 
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any:
+def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None) -> Any:
     """The piecewise linear function through the points (xp, fp), at `x`.
 
-    Its derivatives in `x`, `xp` and `fp` pass through. At a sample point the derivative in `x` is the slope to the right
-    of it, and outside of the points it is 0.
+    Derivatives in `x`, `xp` and `fp` pass through. At a sample point the derivative in `x` is the slope to the right of
+    it, at the last point that to the left, and outside of the points it is 0.
 
     Args:
         x: array or number: where to evaluate.
@@ -30,12 +33,15 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any
         fp: vector of the same length: their ordinates.
         left: the value below the first point; `fp[0]` if None.
         right: the value beyond the last point; `fp[-1]` if None.
+        period: a positive number: the function repeats itself with this period, `xp` may be in any order, and `left` and
+            `right` are not used. None for a function on a line.
 
     Returns:
         An array of the shape of `x`; NaN where `x` is NaN.
 
     Raises:
-        ShapeError: `xp` or `fp` is no vector, their lengths differ, or `left` or `right` is no scalar.
+        ShapeError: `xp` or `fp` is no vector, their lengths differ, `left` or `right` is no scalar, or `period` is no
+            positive number.
         DtypeError: the dtypes differ.
 
     Example:
@@ -49,6 +55,9 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any
     x, xp, fp = promote((x, xp, fp), "interp")
     if xp.ndim != 1 or xp.shape != fp.shape:
         raise ShapeError(f"interp: xp and fp must be vectors of one length, got {xp.aval} and {fp.aval}")
+    if period is not None:
+        x, xp, fp = _wrapped(x, xp, fp, period)
+        left = right = None
     low, high = (_edge(fp, at, value, name) for at, value, name in ((0, left, "left"), (-1, right, "right")))
     n = xp.shape[0]
     first, last = _at(xp, 0), _at(xp, n - 1)
@@ -71,6 +80,17 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any
     return (
         where(equal(x, x), inner, x) if n == 1 else inner
     )  # NaN compares with nothing, and a constant would hide it
+
+
+def _wrapped(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
+    """The points of one period in ascending order, with a neighbour from either side, and `x` within it."""
+    if not isinstance(period, int | float) or isinstance(period, bool) or not 0.0 < period < math.inf:
+        raise ShapeError(f"interp: period must be a positive number, got {period!r}")
+    xp = mod(xp, float(period))
+    order = bind(argsort_op, (xp,), {})
+    xp, fp = gather(xp, order, 0), gather(fp, order, 0)
+    before, after = xp[-1:] - float(period), xp[:1] + float(period)
+    return mod(x, float(period)), concatenate([before, xp, after], 0), concatenate([fp[-1:], fp, fp[:1]], 0)
 
 
 def _number(n: int) -> Any:
