@@ -11,7 +11,7 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind
 from quabla.errors import ShapeError
 from quabla.ops.apply import promote
-from quabla.ops.compare import equal, greater, less, logical_or
+from quabla.ops.compare import equal, greater, greater_equal, less, less_equal, logical_and
 from quabla.ops.elementwise import add, div, maximum, minimum, mul, sub, where
 from quabla.ops.positions import gather
 from quabla.ops.rounding import mod
@@ -33,8 +33,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         fp: vector of the same length: their ordinates.
         left: the value below the first point; `fp[0]` if None.
         right: the value beyond the last point; `fp[-1]` if None.
-        period: a positive number: the function repeats itself with this period, `xp` may be in any order, and `left` and
-            `right` are not used. None for a function on a line.
+        period: a positive number: the function repeats itself with this period, `xp` may be in any order, and `left`
+            and `right` are not used. None for a function on a line.
 
     Returns:
         An array of the shape of `x`; NaN where `x` is NaN.
@@ -72,14 +72,12 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         # Points that coincide have an interval of no width, which holds no x but perhaps the last point.
         empty = equal(width, 0.0)
         slope = where(empty, 0.0, div(rise, where(empty, 1.0, width)))
-        # Far outside, even infinite, x takes no part, so that nothing of it reaches a derivative.
-        near = where(logical_or(less(x, first), greater(x, last)), first, x)
+        # What is outside, infinite or NaN takes no part, so that nothing of it reaches a derivative.
+        near = where(logical_and(greater_equal(x, first), less_equal(x, last)), x, first)
         inner = add(y0, mul(slope, sub(near, x0)))
         inner = where(equal(x, last), add(_at(fp, n - 1), mul(slope, sub(near, last))), inner)
     inner = where(greater(x, last), high, where(less(x, first), low, inner))
-    return (
-        where(equal(x, x), inner, x) if n == 1 else inner
-    )  # NaN compares with nothing, and a constant would hide it
+    return where(equal(x, x), inner, x)  # NaN compares with nothing
 
 
 def _wrapped(x: Any, xp: Any, fp: Any, period: Any) -> tuple[Any, Any, Any]:
