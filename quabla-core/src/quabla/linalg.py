@@ -1,8 +1,8 @@
 """Linear algebra over stacks of matrices: `quabla.linalg`.
 
-Every function takes matrices `(..., n, n)` and works on each by itself: the result for the first of a stack has the bits
-of the result for it alone. A matrix without an answer (singular, not positive definite) raises no exception, eagerly or
-compiled: its part of the result is NaN. All functions have derivatives of every order.
+Every function takes matrices `(..., n, n)` and works on each by itself: the result for the first of a stack has the
+bits of the result for it alone. A matrix without an answer (singular, not positive definite) raises no exception,
+eagerly or compiled: its part of the result is NaN. All functions have derivatives of every order.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quabla.ops.compare import not_equal
 from quabla.ops.determinant import det, slogdet
 from quabla.ops.factor import square
 from quabla.ops.linalg import cholesky, solve, triangular_solve
+from quabla.ops.powers import power
 from quabla.ops.shape import astype
 from quabla.ops.structure import broadcast
 from quabla.shapes import normalize_axis
@@ -78,9 +79,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
     Args:
         x: floating array.
-        ord: of a vector a number p, `(sum |x|**p) ** (1/p)`, with `inf`, `-inf` and 0 (how many are not zero) as limits;
-            of a matrix 1, -1, `inf`, `-inf` (largest and smallest sums of magnitudes of columns and rows) or "fro". None
-            is the Euclidean norm of all elements.
+        ord: of a vector a number p, `(sum |x|**p) ** (1/p)`, with `inf`, `-inf` and 0 (how many are not zero) as
+            limits; of a matrix 1, -1, `inf`, `-inf` (largest and smallest sums of magnitudes of columns and rows) or
+            "fro". None is the Euclidean norm of all elements.
         axis: an int for norms of vectors, two ints for norms of matrices. None means all of `x`, which has one or two
             axes then unless `ord` is None too.
         keepdims: whether the reduced axes stay, with extent 1.
@@ -121,13 +122,13 @@ def _of_vectors(x: Any, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return (reduce.max if ord > 0 else reduce.min)(size, axes, keepdims)
     if ord == 1:
         return reduce.sum(size, axes, keepdims)
-    return elementwise.power(reduce.sum(elementwise.power(size, ord), axes, keepdims), 1.0 / ord)
+    return power(reduce.sum(power(size, ord), axes, keepdims), 1.0 / ord)
 
 
 def _of_matrices(x: Any, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     if ord in (2, -2, "nuc"):
         raise UnsupportedOperationError(
-            f"norm: the matrix norm {ord!r} needs singular values, which are not supported; the norms 1, inf and 'fro' are",
+            f"norm: the matrix norm {ord!r} needs singular values, which are not supported; 1, inf and 'fro' are",
             op="norm",
         )
     if ord not in (1, -1, math.inf, -math.inf):

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Buffer, Call, Entry, Kernel, Load, Scalar, Store, collapse
 from quabla.lowering.views import contiguous, squeeze
-from quabla_cpu import text
+from quabla_cpu import text, tiny
 from quabla_cpu.kernels import Code, memory_type, write_kernel
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.tiny import TINY
 
 __all__: list[str] = []
 
@@ -133,12 +134,15 @@ def _lu(code: Code, step: Call) -> None:
     info = b.alloca("i32", 1, 4)
     parts = (address(code, factors), n * n * d.itemsize), (address(code, pivots), n * 8)
     with _systems(code, math.prod(shape[:-2]), *parts) as (f, p):
-        c.call("getrf", n, n, f, n, p, info)
-        # 32 bits from 1 become 64 bits from 0 in the same memory: the last first.
-        with b.loop(0, n) as i:
-            at = b.sub(text.constant("i64", n - 1), i)
-            number = b.sext(b.load("i32", b.gep("i32", p, at)), "i64")
-            b.store(b.sub(number, text.constant("i64", 1)), b.gep("i64", p, at))
+        if n <= TINY:
+            tiny.lu(b, c.real, n, f, p)
+        else:
+            c.call("getrf", n, n, f, n, p, info)
+            # 32 bits from 1 become 64 bits from 0 in the same memory: the last first.
+            with b.loop(0, n) as i:
+                at = b.sub(text.constant("i64", n - 1), i)
+                number = b.sext(b.load("i32", b.gep("i32", p, at)), "i64")
+                b.store(b.sub(number, text.constant("i64", 1)), b.gep("i64", p, at))
 
 
 @routine("lu_solve")
@@ -164,6 +168,9 @@ def _lu_solve(code: Code, step: Call) -> None:
                 c.swap(x, times(b, j, k), times(b, other, k), 1, k)
 
     with _systems(code, math.prod(shape[:-2]), *parts) as (f, p, x):
+        if n <= TINY:
+            tiny.lu_solve(b, c.real, n, f, p, x, k, transposed)
+            return
         branch = b.branch(c.any_on_diagonal(f, n, "oeq", 0.0), likely=False)
         with branch.then():
             c.fill(x, n * k, math.nan)
@@ -259,6 +266,9 @@ def _cholesky(code: Code, step: Call) -> None:
     _forget(code, out)
     info = b.alloca("i32", 1, 4)
     with _systems(code, math.prod(shape[:-2]), (address(code, out), n * n * d.itemsize)) as (x,):
+        if n <= TINY:
+            tiny.cholesky(b, c.real, n, x)
+            return
         c.call("potrf", "U", n, x, n, info)
         failed = b.icmp("ne", b.load("i32", info), text.constant("i32", 0))
         # A NaN reaches the diagonal of its row, whether or not the factorisation noticed it.

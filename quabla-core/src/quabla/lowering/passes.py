@@ -138,9 +138,9 @@ def simplify(program: Program, known: Callable[[str], bool] | None = None) -> Pr
     Returns:
         A program with the same inputs, the same number of outputs, and outputs of the same shapes and dtypes.
     """
-    from quabla.lowering import products  # registers its rules
+    from quabla.lowering import products, systems  # register their rules
 
-    del products
+    del products, systems
     rewriter = Rewriter(known)
     outputs = rewriter.replay(program, program.inputs)
     return Program(program.inputs, prune(rewriter.nodes, outputs), outputs, program.input_names)

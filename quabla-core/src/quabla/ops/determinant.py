@@ -86,7 +86,7 @@ def _det_jvp(primals: Any, tangents: Any, out: Any, *, regular: bool) -> Any:
 
     def blocks(x: Any) -> tuple[Any, Any, Any, Any]:
         head, tail = slice(0, m), slice(m, n)
-        return tuple([getitem(x, (..., i, j)) for i in (head, tail) for j in (head, tail)])  # type: ignore[return-value]
+        return tuple([getitem(x, (..., i, j)) for i in (head, tail) for j in (head, tail)])
 
     b11, b12, b21, b22 = blocks(b)
     d11, d12, d21, d22 = blocks(db)
@@ -114,7 +114,8 @@ def _det_infer(a: ShapeDtype, *, regular: bool) -> ShapeDtype:
 
 
 def _matrix_samples(**params: Any) -> Iterator[Sample]:
-    for name, shape in (("matrix", (5, 5)), ("one", (1, 1)), ("three", (3, 3)), ("stack", (3, 4, 4)), ("stack2", (4, 2, 2))):
+    shapes = {"matrix": (5, 5), "one": (1, 1), "three": (3, 3), "stack": (3, 4, 4), "stack_of_two": (4, 2, 2)}
+    for name, shape in shapes.items():
         yield Sample(name, lambda rng, shape=shape: (well_conditioned(rng, *shape),), params)  # type: ignore[misc]
 
 
@@ -127,7 +128,7 @@ def _det_samples() -> Iterator[Sample]:
         yield Sample(f"rank{rank}", lambda rng, x=x: (x,), {"regular": False})  # type: ignore[misc]
 
 
-det_op = define(
+det_op: Op = define(
     Op(
         name="det",
         infer=_det_infer,
@@ -157,7 +158,7 @@ def _slogdet_decomposed(a: Any) -> Any:
     return lu_det(factors, pivots, True), _sum_of(logs, 1)
 
 
-slogdet_op = define(
+slogdet_op: Op = define(
     Op(
         name="slogdet",
         infer=_slogdet_infer,
@@ -190,8 +191,8 @@ def det(x: Any) -> Any:
 
     Example:
         >>> import quabla as qb
-        >>> qb.linalg.det(qb.array([[1.0, 2.0], [3.0, 4.0]])).item()
-        -2.0
+        >>> qb.linalg.det(qb.array([[1.0, 2.0], [2.0, 1.0]])).item()
+        -3.0
         >>> qb.grad(qb.linalg.det)(qb.array([[1.0, 2.0], [2.0, 4.0]])).tolist()
         [[4.0, -2.0], [-2.0, 1.0]]
     """

@@ -170,9 +170,13 @@ def _factored(rng: Any, *shape: int) -> tuple[np.ndarray, np.ndarray]:
     return factors, pivots
 
 
+SYSTEMS = (("columns", (5, 5), 3), ("vector", (4, 4), 1), ("one", (1, 1), 1), ("stack", (2, 3, 3), 2))
+"""Samples of systems: a name, the shape of the matrices, and the number of columns."""
+
+
 def _lu_solve_samples() -> Iterator[Sample]:
     for transposed in (False, True):
-        for name, shape, k in (("columns", (5, 5), 3), ("one", (1, 1), 1), ("vector", (4, 4), 1), ("stack", (2, 3, 3), 2)):
+        for name, shape, k in SYSTEMS:
             yield Sample(
                 f"{name}{'_transposed' * transposed}",
                 lambda rng, shape=shape, k=k: (*_factored(rng, *shape), rng.normal(size=(*shape[:-1], k))),  # type: ignore[misc]
@@ -180,13 +184,13 @@ def _lu_solve_samples() -> Iterator[Sample]:
             )
 
 
-lu_solve_op = define(
+lu_solve_op: Op = define(
     Op(
         name="lu_solve",
         infer=_lu_solve_infer,
         evaluate=_lu_solve_numpy,
         jvp=Refused(_AFTER),
-        batch=lambda operands, mapped, size, *, transposed: lu_solve(*led(operands, mapped, size), transposed),
+        batch=lambda operands, mapped, size, **params: bind(lu_solve_op, led(operands, mapped, size), params),
         samples=_lu_solve_samples,
     )
 )
@@ -219,13 +223,13 @@ def _lu_det_samples() -> Iterator[Sample]:
     )  # fmt: skip
 
 
-lu_det_op = define(
+lu_det_op: Op = define(
     Op(
         name="lu_det",
         infer=_lu_det_infer,
         evaluate=_lu_det_numpy,
         jvp=Refused(_AFTER),
-        batch=lambda operands, mapped, size, *, signs: lu_det(*led(operands, mapped, size), signs),
+        batch=lambda operands, mapped, size, **params: bind(lu_det_op, led(operands, mapped, size), params),
         samples=_lu_det_samples,
     )
 )
@@ -290,7 +294,7 @@ eliminate_op = define(
                 Sample("matrix", lambda rng: (rng.normal(size=(5, 5)),), smooth=False),
                 Sample("one", lambda rng: (rng.normal(size=(1, 1)),), smooth=False),
                 Sample("stack", lambda rng: (rng.normal(size=(2, 3, 3)),), smooth=False),
-                Sample("singular", lambda rng: (np.array([[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 0.0]]),), smooth=False),
+                Sample("singular", lambda rng: (np.outer([1.0, 2.0, 0.0], [1.0, 2.0, 0.0]),), smooth=False),
             ]
         ),
         multiple=True,

@@ -1,4 +1,4 @@
-"""Linear systems and the Cholesky factor: the primitives `solve`, `triangular_solve` and `cholesky`, for stacks of matrices.
+"""Linear systems and the Cholesky factor: the primitives `solve`, `triangular_solve` and `cholesky`, for stacks.
 
 One rule for matrices that have no answer, eager and compiled alike: no exception; all elements of the result that
 belongs to such a matrix are NaN, and the other matrices of a stack keep theirs.
@@ -17,7 +17,7 @@ from quabla.errors import DtypeError, ShapeError
 from quabla.ir.op import Each, Op, Sample, define
 from quabla.ops import elementwise
 from quabla.ops.apply import operand, promote
-from quabla.ops.factor import led, lu, lu_solve, square, substitute, well_conditioned
+from quabla.ops.factor import SYSTEMS, led, lu, lu_solve, square, substitute, well_conditioned
 from quabla.ops.matmul import dot_general
 from quabla.ops.shape import tril, triu
 from quabla.ops.structure import broadcast, permute, reshape_to
@@ -46,7 +46,8 @@ def _check(name: str, a: ShapeDtype, b: ShapeDtype) -> None:
     if b.dtype is not a.dtype:
         raise DtypeError(f"{name}: takes floating operands of one dtype, got {a} and {b}; convert with astype")
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1]:
-        raise ShapeError(f"{name}: matrix {a.shape} and right-hand side {b.shape} do not fit: expected {(*a.shape[:-2], n)}")
+        expected = (*a.shape[:-2], n, b.shape[-1] if b.ndim else 1)
+        raise ShapeError(f"{name}: matrix {a.shape} and right-hand side {b.shape} do not fit: expected {expected}")
 
 
 def _columns(operands: Any, mapped: Any, size: int, apply: Callable[[Any, Any], Any]) -> Any:
@@ -109,7 +110,8 @@ def _solve_transpose(ct: Any, operands: Any, wanted: Any, *, transposed: bool) -
     ct_a = None
     if wanted[0]:
         x = apply_solve(a, b, transposed)
-        ct_a = elementwise.neg(product(x, back, y_transposed=True) if transposed else product(back, x, y_transposed=True))
+        outer = product(x, back, y_transposed=True) if transposed else product(back, x, y_transposed=True)
+        ct_a = elementwise.neg(outer)
     return ct_a, back if wanted[1] else None
 
 
@@ -118,8 +120,7 @@ def _solve_decomposed(a: Any, b: Any, *, transposed: bool) -> Any:
 
 
 def _system_samples(matrix: Callable[..., np.ndarray], **params: Any) -> Iterator[Sample]:
-    cases = (("columns", (5, 5), 3), ("vector", (4, 4), 1), ("one", (1, 1), 1), ("stack", (2, 3, 3), 2))
-    for name, shape, k in cases:
+    for name, shape, k in SYSTEMS:
         yield Sample(
             "_".join([name, *(key for key, on in params.items() if on)]),
             lambda rng, shape=shape, k=k: (matrix(rng, *shape), rng.normal(size=(*shape[:-1], k))),  # type: ignore[misc]
@@ -269,11 +270,11 @@ def _cholesky_samples() -> Iterator[Sample]:
     yield Sample("matrix", lambda rng: positive(rng, 4, 4))
     yield Sample("one", lambda rng: positive(rng, 1, 1))
     yield Sample("stack", lambda rng: positive(rng, 2, 3, 3))
-    bad = np.array([[[1.0, 2.0], [2.0, 1.0]], [[4.0, 1.0], [1.0, 3.0]], [[4.0, np.nan], [1.0, 3.0]], [[0.0, 0.0], [0.0, 1.0]]])
+    bad = np.array([[[1.0, 2.0], [2.0, 1.0]], [[4.0, 1.0], [1.0, 3.0]], [[4.0, np.nan], [1.0, 3.0]], [[0.0, 0.0]] * 2])
     yield Sample("not_positive", lambda rng: (bad,), smooth=False)
 
 
-cholesky_op = define(
+cholesky_op: Op = define(
     Op(
         name="cholesky",
         infer=_cholesky_infer,
@@ -316,7 +317,7 @@ def solve(a: Any, b: Any) -> Any:
     return _system("solve", a, b, apply_solve)
 
 
-def triangular_solve(a: Any, b: Any, lower: bool = False, trans: Any = 0, unit_diagonal: bool = False) -> Any:
+def triangular_solve(a: Any, b: Any, *, lower: bool = False, trans: Any = 0, unit_diagonal: bool = False) -> Any:
     """The solution `x` of `a @ x = b` for a triangular matrix `a`.
 
     Args:
