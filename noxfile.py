@@ -69,7 +69,7 @@ def cpu(session: nox.Session) -> None:
 def reference(session: nox.Session) -> None:
     """The example of a third party's backend, its own distribution, passes the conformance suite."""
     install(session, ["quabla-core", EXAMPLE_BACKEND], *group("test"))
-    pytest(session, "--pyargs", "quabla.testing.conformance", "--quabla-device=reference")
+    pytest(session, "--pyargs", "quabla.testing.conformance", "--quabla-device=numpy")
 
 
 @nox.session(python=PYTHONS)

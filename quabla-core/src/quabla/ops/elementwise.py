@@ -31,6 +31,11 @@ Partial = Callable[..., Any] | float | str | None
 _FULL = (-3.0, 3.0)
 
 
+def partial_samples(operands: tuple[Any, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A sample of given operands."""
+    return lambda rng: tuple(np.array(v, float) for v in operands)
+
+
 def elementwise(
     name: str,
     *partials: Partial,
@@ -72,7 +77,8 @@ def elementwise(
             return t
         if partial == -1.0:
             return bind(neg_op, (t,), {})
-        factor = partial(*operands, out, **params)  # type: ignore[operator]
+        assert callable(partial)
+        factor = partial(*operands, out, **params)
         # The seed of a gradient is 1, and every first pullback would multiply by it.
         return factor if full_value(t) == 1.0 else bind(mul_op, (t, factor), {})
 
@@ -102,7 +108,7 @@ def elementwise(
         yield Sample("matrix", lambda rng: tuple(rng.uniform(lo, hi, (3, 4)) for _ in range(n)), smooth=smooth)
         yield Sample("scalar", lambda rng: tuple(rng.uniform(lo, hi, ()) for _ in range(n)), smooth=smooth)
         for label, operands in extra:
-            yield Sample(label, lambda rng, o=operands: tuple(np.array(v, float) for v in o), smooth=False)
+            yield Sample(label, partial_samples(operands), smooth=False)
 
     op = define(
         Op(
@@ -236,7 +242,7 @@ softplus_op = elementwise(
 
 def _stable_sigmoid(x: np.ndarray) -> np.ndarray:
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+    return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)), x.dtype)
 
 
 def exp(x: Any) -> Any:
@@ -435,7 +441,7 @@ def _where_jvp(primals: Any, tangents: Any, out: Any) -> Any:
     return bind(where_op, (c, zeros_like(x) if t is None else t, zeros_like(y) if u is None else u), {})
 
 
-where_op = define(
+where_op: Op = define(
     Op(
         name="where",
         infer=_where_infer,
@@ -494,7 +500,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 # --- derivatives switched off -----------------------------------------------------------------------------------------
 
-stop_gradient_op = define(
+stop_gradient_op: Op = define(
     Op(
         name="stop_gradient",
         infer=lambda x: x,

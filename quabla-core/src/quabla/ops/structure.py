@@ -67,7 +67,7 @@ def _astype_samples() -> Iterator[Sample]:
     yield Sample("from_bool", lambda rng: (rng.random((3, 4)) < 0.5,), {"to": float64, "weak": False}, smooth=False)
 
 
-astype_op = define(
+astype_op: Op = define(
     Op(
         name="astype",
         infer=lambda x, *, to, weak: aval_of(x.shape, to, weak),
@@ -171,7 +171,7 @@ def reduce_batch(op: Callable[[], Op]) -> Callable[..., Any]:
     return batch
 
 
-reduce_sum_op = define(
+reduce_sum_op: Op = define(
     Op(
         name="reduce_sum",
         infer=lambda x, *, axes: aval_of(without(x.shape, axes), x.dtype, x.weak),

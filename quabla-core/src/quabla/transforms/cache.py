@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 __all__ = ["SignatureCache", "cache_for"]
@@ -60,7 +61,7 @@ def cache_for(root: Any, chain: Any) -> SignatureCache:
             if hasattr(root, "__self__"):
                 return SignatureCache(_first_guard)
             try:
-                ref = weakref.ref(root, lambda _, key=key: _forget(key))
+                ref = weakref.ref(root, partial(_forget, key))
             except TypeError:
                 return SignatureCache(_first_guard)
             chains = {}
@@ -71,7 +72,7 @@ def cache_for(root: Any, chain: Any) -> SignatureCache:
         return cache
 
 
-def _forget(key: int) -> None:
+def _forget(key: int, ref: Any = None) -> None:
     # Not under the lock: a collection may run this while the same thread holds it. The entry may already belong to a
     # new object at the same address.
     found = _by_root.get(key)

@@ -61,7 +61,7 @@ class Jacobian(Transform):
         """The blocks as a tree like the result, of trees like the arguments."""
         args_def = call.treedef.children[0]
         positions, avals = call.positions(), call.avals
-        column = {}
+        column: dict[int, int] = {}
         for i, (p, a) in enumerate(zip(positions, avals, strict=True)):
             if p in picked and a.dtype.kind == "f":
                 column[i] = len(column)

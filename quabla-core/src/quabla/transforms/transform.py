@@ -45,6 +45,10 @@ class Transform:
         if not callable(fun):
             raise DtypeError(f"{self.kind}: the first argument must be a function, got {a_kind(fun)}")
         self.fun = fun
+        self.root: Any
+        self.chain: tuple[Any, ...]
+        self.as_arrays: frozenset[int]
+        self.passing: bool
         inner: Transform | None = fun if isinstance(fun, Transform) else None
         self.root = inner.root if inner else fun
         self.chain = (*(inner.chain if inner else ()), (self.kind, config))
