@@ -101,7 +101,8 @@ def operands(op: Op) -> str:
     counts = sorted({len(xs) for xs in made})
     number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} or more"
     kinds = [np.asarray(x).dtype.kind for x in made[0]]
-    own = [f"{i} is bool" for i, k in enumerate(kinds) if k == "b" and "f" in kinds]
+    named = {"b": "bool", "i": "int64"}
+    own = [f"{i} is {named[k]}" for i, k in enumerate(kinds) if k in named and "f" in kinds]
     number += f" ({', '.join(own)})" if own else ""
     params = list(dict.fromkeys(name for s in cases for name in s.params))
     return f"{number}: {', '.join(dtypes_of(op))}" + (f" [{', '.join(params)}]" if params else "")
@@ -131,6 +132,8 @@ def linearity(linear: Jointly | Each | None) -> str:
 
 def moves_nothing(op: Op) -> bool:
     """Whether no floating operand of any sample passes a tangent on."""
+    if op.forward is not None:  # value and tangent together, where there is a tangent
+        return False
     for sample in samples(op):
         for to in (float64, float32):
             avals = _avals(sample, to)
