@@ -193,9 +193,34 @@ def test_the_entry_is_what_the_call_does():
     assert list(block[:3]) == [11.0, 22.0, 33.0] and block[entry.out_offsets[1] // 8] == 6.0
 
 
+def test_equal_programs_have_equal_code_in_every_process(run_python):
+    """The code is a key of the cache on disk: it must not depend on addresses or on the seed of hashes."""
+    code = """
+import hashlib, numpy as np, quabla as qb
+from quabla.arrays.tracer import trace
+from quabla_cpu.backend import CpuBackend
+def loss(w, v, x):
+    u = lambda x: (qb.tanh(qb.reshape(x, (1, 1)) @ w) @ v)[0, 0]
+    return qb.mean(qb.vmap(qb.grad(u))(x) ** 2)
+p, _ = trace(lambda *xs: qb.grad(loss, argnums=(0, 1))(*xs), [qb.ShapeDtype(s) for s in ((1, 16), (16, 1), (33,))])
+print(hashlib.sha256(CpuBackend().lower(p, "cpu").as_text().encode()).hexdigest())
+"""
+    assert len({run_python(f"import random\n{'junk = [object()] * 1000' if i else ''}\n{code}").stdout for i in range(3)}) == 1
+
+
 def test_lowered_shows_its_code():
     text = lowered(lambda x: (qb.sin(x),), ShapeDtype((3,))).as_text()
     assert "define void @entry" in text
+
+
+def test_the_native_function_keeps_its_code_alive():
+    run = compiled(lambda x: (qb.exp(x) + 0.1357,), ShapeDtype((3,)))
+    entry = run.entry
+    del run
+    gc.collect()
+    x, block = qb.array(np.zeros(3)), np.zeros(8)
+    entry.call(entry.pack(x.address, block.ctypes.data, 0))
+    np.testing.assert_allclose(block[:3], 1.1357, rtol=1e-15)
 
 
 # --- training plans ---------------------------------------------------------------------------------------------------
@@ -233,6 +258,20 @@ def test_plan_steps(plan):
         np.testing.assert_allclose(plan.state()[0].numpy(), w, rtol=1e-14)
         np.testing.assert_allclose(plan.state()[1].numpy(), m, rtol=1e-14)
         np.testing.assert_allclose(plan.loss().item(), loss, rtol=1e-14)
+
+
+def test_a_step_keeps_its_plan_alive():
+    w, m, x = (qb.array(a) for a in START)
+    program, _ = trace(momentum, [w.aval, m.aval, x.aval])
+    plan = BACKEND.training_plan(program, "cpu", [w, m], [x])
+    step, alive = plan.step, weakref.ref(plan)
+    del plan, w, m, x
+    gc.collect()
+    step()
+    assert alive() is not None
+    del step
+    gc.collect()
+    assert alive() is None
 
 
 def test_plan_runs_many_steps_in_one_call(plan):

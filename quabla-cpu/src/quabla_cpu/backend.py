@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -114,6 +115,16 @@ class Compiled:
 
 _compiled: weakref.WeakValueDictionary[object, Compiled] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    # Another thread may have held the lock while this process was forked.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def compile_program(generated: Generated) -> Compiled:

@@ -56,6 +56,7 @@ class CpuExecutable:
         self._count = len(in_avals)
         self._pack = struct.Struct(f"{len(in_avals) + 2}P").pack
         self._call = PROTOTYPE(address)
+        self._call.owner = code  # type: ignore[attr-defined] # whoever has the function has its code
         self.entry = NativeEntry(self._call, self._pack, (), out_offsets, out_nbytes, workspace_nbytes)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:

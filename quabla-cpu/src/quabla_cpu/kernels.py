@@ -233,7 +233,7 @@ class _Nest:
         extent = self.domain[axis]
         with self.b.carry(0, extent, carried, tile) as (index, loop):
             if axis == self.axis and extent % tile:
-                index = self._clipped(index, extent - tile)
+                index = self._clipped(index, extent, tile)
             self._advance(axis, index)
             left = iter(loop.values)
             inner = self._inside(level + 1, {i: [next(left) for _ in xs] for i, xs in accumulators.items()})
@@ -248,13 +248,15 @@ class _Nest:
                 self._finish(i, after.pop(i), level)
         return after
 
-    def _clipped(self, index: Value, last: int) -> Value:
+    def _clipped(self, index: Value, extent: int, tile: int) -> Value:
         """Where a tile begins: the last one earlier, with masks for the elements that it does again."""
-        limit = text.constant("i64", last)
+        limit = text.constant("i64", extent - tile)
         at = self.b.intrinsic("smin", index, limit)
         if self.start_of:
             again = self.b.splat(self.b.trunc(self.b.sub(index, at), "i32"), self.lanes)
             for g, start in enumerate(self.starts):
+                if start >= -extent % tile:
+                    break  # no tile does these again
                 numbers = self.b.iota(f"<{self.lanes} x i32>", text.constant("i32", start) if start else None)
                 self.masks[g] = self.b.icmp("sge", numbers, again)
         return at

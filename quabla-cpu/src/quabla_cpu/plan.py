@@ -89,6 +89,7 @@ class CpuTrainingPlan:
         )
         address = self._library.address
         self.step = ctypes.CFUNCTYPE(None)(address("step"))
+        self.step.owner = self  # type: ignore[attr-defined] # whoever has the function has the plan
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address("run"))
         self._hold = ctypes.CFUNCTYPE(None)(address("hold"))
         self._free = ctypes.CFUNCTYPE(None)(address("free"))

@@ -57,7 +57,7 @@ def schedules(kernel: Kernel, vector_bytes: int) -> Iterator[Schedule]:
         starts = tuple([min(i * lanes, extent - lanes) for i in range(vectors)])
         tiles = 1
     else:
-        count = min(vectors, 4 if weight <= 8 else 2 if weight <= 24 else 1)
+        count = min(vectors, 4 if weight <= 8 else 2 if weight <= 16 else 1)
         starts = tuple(range(0, count * lanes, lanes))
         tiles = -(-extent // (count * lanes))
     loops = [a for a in range(len(kernel.domain)) if a != axis] + [axis] * (tiles > 1)
