@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from quabla.ops.apply import binary, unary
+from quabla.ops.apply import binary, promote, unary
 from quabla.ops.compare import equal, isinf, logical_or
-from quabla.ops.elementwise import abs, div, elementwise, maximum, minimum, neg, sqrt, where
+from quabla.ops.elementwise import abs, add, div, maximum, mul, neg, sqrt, stop_gradient, where
+from quabla.ops.family import elementwise
+from quabla.ops.reduce import scale_for
 
 __all__ = ["arccos", "arcsin", "arctan", "arctan2", "atan2", "hypot", "tan"]
 
@@ -25,35 +27,6 @@ arctan_op = elementwise("arctan", lambda x, out: div(1.0, 1.0 + x * x), evaluate
 
 
 # --- the point (x, y) -------------------------------------------------------------------------------------------------
-
-
-def _hypot_of_simpler(x: Any, y: Any) -> Any:
-    """The root of a sum of squares that neither overflow nor underflow, whatever the size of the operands."""
-    a, b = abs(x), abs(y)
-    large = maximum(a, b)
-    plain = logical_or(equal(large, 0.0), isinf(large))
-    ratio = div(minimum(a, b), where(plain, 1.0, large))
-    out = where(equal(large, 0.0), large, large * sqrt(1.0 + ratio * ratio))
-    return where(logical_or(isinf(x), isinf(y)), math.inf, out)
-
-
-def _share(x: Any, out: Any) -> Any:
-    """x / out, and 0 at the origin: a constant there, so that further derivatives are 0 as well."""
-    origin = equal(out, 0.0)
-    return where(origin, 0.0, div(x, where(origin, 1.0, out)))
-
-
-hypot_op = elementwise(
-    "hypot",
-    lambda x, y, out: _share(x, out),
-    lambda x, y, out: _share(y, out),
-    evaluate=np.hypot,
-    decompose=_hypot_of_simpler,
-    extra=(
-        ("origin", ([0.0, -0.0, 3.0, 0.0], [0.0, 0.0, 0.0, -2.0])),
-        ("infinite", ([np.inf, np.nan, np.inf, 1.0], [1.0, 1.0, np.nan, -np.inf])),
-    ),
-)
 
 
 def _turn(u: Any, y: Any, x: Any) -> Any:
@@ -159,4 +132,9 @@ def hypot(x: Any, y: Any) -> Any:
         >>> qb.hypot(3.0, 4.0).item(), qb.grad(qb.hypot)(0.0, 0.0).item()
         (5.0, 0.0)
     """
-    return binary(hypot_op, x, y)
+    x, y = promote((x, y), "hypot")
+    largest = maximum(abs(stop_gradient(x)), abs(stop_gradient(y)))
+    scale = scale_for(largest)
+    a, b = div(x, scale), div(y, scale)
+    distance = mul(scale, sqrt(add(mul(a, a), mul(b, b))))
+    return where(logical_or(isinf(x), isinf(y)), math.inf, distance)

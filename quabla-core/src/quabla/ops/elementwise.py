@@ -1,22 +1,20 @@
 """Elementwise arithmetic: one record per op, and the function that users call beneath it.
-
-A record gives, per operand, the partial derivative as a function of the operands and the result. The family makes the
-forward rule (sum of partial times tangent) and the pullback (cotangent times partial) from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import TraceTensor, bind, full_value, innermost
+from quabla.arrays.tracer import bind, full_value, innermost
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
-from quabla.ir.op import Each, Jointly, Op, Sample, define
+from quabla.ir.op import Op, Sample, define
 from quabla.ops.apply import batch_elementwise, binary, operand, promote, recorded, unary
-from quabla.ops.compare import equal, greater, less, logical_and
+from quabla.ops.compare import equal, greater
+from quabla.ops.family import LINEAR, elementwise
+from quabla.ops.limits import derivative_along
 from quabla.ops.structure import broadcast, cast, zeros_like
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
@@ -24,108 +22,6 @@ __all__ = [
     "abs", "add", "cos", "div", "elementwise", "exp", "log", "maximum", "minimum", "mul", "neg", "relu",
     "sigmoid", "sign", "sin", "softplus", "sqrt", "stop_gradient", "sub", "tanh", "where",
 ]  # fmt: skip
-
-LINEAR = "linear"  # in place of a partial derivative: the op itself, applied to the tangent in that operand's place
-Partial = Callable[..., Any] | float | str | None
-
-_FULL = (-3.0, 3.0)
-
-
-def partial_samples(operands: tuple[Any, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A sample of given operands."""
-    return lambda rng: tuple(np.array(v, float) for v in operands)
-
-
-def elementwise(
-    name: str,
-    *partials: Partial,
-    evaluate: Callable[..., Any],
-    domain: tuple[float, float] = _FULL,
-    decompose: Callable[..., Any] | None = None,
-    smooth: bool = True,
-    extra: tuple[tuple[str, tuple[Any, ...]], ...] = (),
-    samples: Callable[[], Iterator[Sample]] | None = None,
-    takes: str = "f",
-) -> Op:
-    """Define an elementwise op on floating operands of one shape and dtype.
-
-    Args:
-        name: its name.
-        partials: per operand, the partial derivative: a function of `(*operands, out)`, a number, `LINEAR` where the op
-            is linear in that operand alone, or None where the derivative is zero.
-        evaluate: its meaning in NumPy.
-        domain: where the sample operands are drawn from.
-        decompose: the op in terms of simpler ones.
-        smooth: False where the samples sit on kinks.
-        extra: further samples, `(name, operands)`: the singular points.
-        samples: all samples, in place of those made here.
-        takes: the dtype kinds that it takes: "f", or "fi" for those that also serve positions.
-    """
-
-    def infer(*avals: ShapeDtype, **params: Any) -> ShapeDtype:
-        first = avals[0]
-        if first.dtype.kind not in takes:
-            raise DtypeError(f"{name}: takes floating operands, got {first}; convert with astype")
-        return first
-
-    def times(t: Any, i: int, operands: Any, out: Any, params: Any) -> Any:
-        """The tangent or cotangent `t` times the partial derivative in operand `i`."""
-        partial = partials[i]
-        if partial is LINEAR:
-            return bind(op, [*operands[:i], t, *operands[i + 1 :]], params)
-        if partial == 1.0:
-            return t
-        if partial == -1.0:
-            return bind(neg_op, (t,), {})
-        assert callable(partial)
-        factor = partial(*operands, out, **params)
-        # The seed of a gradient is 1, and every first pullback would multiply by it.
-        return factor if full_value(t) == 1.0 else bind(mul_op, (t, factor), {})
-
-    def jvp(primals: Any, tangents: Any, out: Any, **params: Any) -> Any:
-        total = None
-        for i, t in enumerate(tangents):
-            if t is not None and partials[i] is not None:
-                term = times(t, i, primals, out, params)
-                total = term if total is None else bind(add_op, (total, term), {})
-        return total
-
-    def vjp(ct: Any, operands: Any, out: Any, wanted: Any, **params: Any) -> Any:
-        return tuple(
-            [times(ct, i, operands, out, params) if w and partials[i] is not None else None for i, w in enumerate(wanted)]
-        )
-
-    fixed = tuple(i for i, p in enumerate(partials) if p is LINEAR or isinstance(p, float))
-    jointly = all(isinstance(p, float) for p in partials)
-
-    def transpose(ct: Any, operands: Any, wanted: Any, **params: Any) -> Any:
-        # Where the op is linear its partial derivative does not look at the result.
-        return vjp(ct, operands, None, [w and i in fixed for i, w in enumerate(wanted)], **params)
-
-    def own_samples() -> Iterator[Sample]:
-        lo, hi = domain
-        n = len(partials)
-        yield Sample("matrix", lambda rng: tuple(rng.uniform(lo, hi, (3, 4)) for _ in range(n)), smooth=smooth)
-        yield Sample("scalar", lambda rng: tuple(rng.uniform(lo, hi, ()) for _ in range(n)), smooth=smooth)
-        for label, operands in extra:
-            yield Sample(label, partial_samples(operands), smooth=False)
-
-    op = define(
-        Op(
-            name=name,
-            infer=infer,
-            evaluate=evaluate,
-            jvp=jvp,
-            linear=Jointly() if jointly else Each(fixed) if fixed else None,
-            transpose=transpose if fixed else None,
-            vjp=vjp,
-            batch=lambda operands, mapped, size, **params: batch_elementwise(op, operands, mapped, size, params),
-            decompose=decompose,
-            samples=samples or own_samples,
-            family="elementwise",
-        )
-    )
-    return op
 
 
 # --- sums and products ------------------------------------------------------------------------------------------------
@@ -224,8 +120,43 @@ def _root_slope(x: Any, out: Any) -> Any:
     return where(at_zero, 0.0, div(0.5, where(at_zero, 1.0, out)))
 
 
-sqrt_op = elementwise("sqrt", _root_slope, evaluate=np.sqrt, domain=(0.2, 4.0),
+def _root_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
+    return (_root_slope(*operands, out) if full_value(ct) == 1.0 else bind(unroot_op, (ct, out), {}),)
+
+
+sqrt_op = elementwise("sqrt", _root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
                       extra=(("edges", ([0.0, -0.0, np.inf, -1.0],)),))  # fmt: skip
+
+
+# The pullback of sqrt, ct / (2 out): an op of its own, which knows its limit at 0 when it is differentiated (`limits.py`).
+
+
+def _unroot_limit(ct: Any, r: Any) -> Any:
+    out = bind(unroot_op, (ct, r), {})
+    slope = derivative_along(ct, r)
+    return out if slope is None else where(equal(r, 0.0), 0.5 * slope, out)
+
+
+def _unroot_forward(primals: Any, tangents: Any) -> Any:
+    return _unroot_limit(*primals), unroot_op.jvp(primals, tangents, bind(unroot_op, primals, {}))  # type: ignore[operator, misc]
+
+
+def _unroot_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
+    plain = bind(unroot_op, operands, {})
+    return _unroot_limit(*operands), lambda ct: unroot_op.vjp(ct, operands, plain, wanted)  # type: ignore[misc]
+
+
+unroot_op: Op = elementwise(
+    "unroot",
+    LINEAR,
+    lambda ct, r, out: where(equal(r, 0.0), 0.0, neg(div(out, where(equal(r, 0.0), 1.0, r)))),
+    evaluate=lambda ct, r: np.where(r == 0.0, np.zeros_like(r), ct * (0.5 / np.where(r == 0.0, np.ones_like(r), r))),
+    decompose=lambda ct, r: mul(ct, _root_slope(None, r)),
+    domain=(0.5, 3.0),
+    extra=(("zero", ([0.0, 1.0, 2.0], [0.0, 0.0, -0.0])),),
+    forward=_unroot_forward,
+    reverse=_unroot_reverse,
+)
 sigmoid_op = elementwise(
     "sigmoid",
     lambda x, out: out * sigmoid(-x),  # not out * (1 - out), which cancels for large x
@@ -336,7 +267,44 @@ def softplus(x: Any) -> Any:
 # --- kinks ------------------------------------------------------------------------------------------------------------
 
 sign_op = elementwise("sign", None, evaluate=np.sign, takes="fi", extra=(("zero", ([0.0, -0.0, np.nan],)),))
-abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", extra=(("zero", ([0.0, -0.0],)),))
+
+
+def _abs_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
+    return (sign(*operands) if full_value(ct) == 1.0 else bind(signed_op, (ct, *operands), {}),)
+
+
+abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", vjp=_abs_pullback,
+                     extra=(("zero", ([0.0, -0.0],)),))  # fmt: skip
+
+
+# The pullback of abs, ct sign(x): an op of its own, which knows its derivative at 0 (`limits.py`).
+
+
+def _signed_forward(primals: Any, tangents: Any) -> Any:
+    (ct, x), t = primals, tangents[1]
+    out = bind(signed_op, primals, {})
+    moved = signed_op.jvp(primals, tangents, out)  # type: ignore[operator, misc]
+    slope = None if t is None else derivative_along(ct, bind(abs_op, (x,), {}))
+    if slope is not None:
+        moved = where(equal(x, 0.0), slope * t, zeros_like(x) if moved is None else moved)
+    return out, moved
+
+
+def _signed_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
+    ct, x = operands
+    slope = derivative_along(ct, bind(abs_op, (x,), {})) if wanted[1] else None
+
+    def pullback(c: Any) -> Any:
+        back = bind(signed_op, (c, x), {}) if wanted[0] else None
+        return back, None if slope is None else where(equal(x, 0.0), slope * c, 0.0)
+
+    return bind(signed_op, operands, {}), pullback
+
+
+signed_op: Op = elementwise(
+    "signed", LINEAR, None, evaluate=lambda ct, x: ct * np.sign(x), decompose=lambda ct, x: mul(ct, sign(x)),
+    extra=(("zero", ([0.0, 1.0], [0.0, -0.0])),), forward=_signed_forward, reverse=_signed_reverse,
+)  # fmt: skip
 relu_op = elementwise(
     "relu", lambda x, out: cast(greater(x, 0.0), x.dtype), evaluate=lambda x: np.maximum(x, np.zeros((), x.dtype)),
     extra=(("zero", ([0.0, -0.0, np.nan],)),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,9 +47,41 @@ integer_power_op = elementwise(
 
 def integer_power(x: Any, exponent: int) -> Any:
     """x**exponent for a Python integer exponent >= 0."""
-    if exponent == 1 and type(x) is TraceTensor:
-        return x
+    if type(x) is TraceTensor:
+        if exponent == 1:
+            return x
+        if exponent and exponent % 2 == 0:
+            square = _square_of_root(x)
+            if square is not None:
+                return integer_power(square, exponent // 2)
     return bind(integer_power_op, (x,), {"exponent": exponent})
+
+
+def _square_of_root(x: Any) -> Any:
+    """The square of a traced `x` that is an absolute value, a root, or a number times a root; else None.
+
+    norm(x)**2 is a polynomial, and as such it has all its derivatives at 0, where those of the root do not exist.
+    """
+    node = x.node
+    name = "" if node is None else node.op.name
+    if name == "abs":
+        return integer_power(node.inputs[0], 2)
+    if name == "sqrt":
+        (s,) = node.inputs
+        return s if _is_sum_of_squares(s) else where(less(s, 0.0), math.nan, s)
+    if name == "mul":
+        scale, root = node.inputs
+        square = _square_of_root(root) if root.node is not None and root.node.op.name == "sqrt" else None
+        return None if square is None else scale * (scale * square)
+    return None
+
+
+def _is_sum_of_squares(s: Any) -> bool:
+    """Whether `s` cannot be negative, as far as its last two nodes show."""
+    node = s.node
+    if node is not None and node.op.name == "reduce_sum":
+        node = node.inputs[0].node
+    return node is not None and node.op.name == "mul" and node.inputs[0] is node.inputs[1]
 
 
 def _power_base(x: Any, y: Any, out: Any) -> Any:

@@ -14,7 +14,7 @@ from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ops import elementwise
 from quabla.ops.apply import operand
-from quabla.ops.compare import equal, greater, less
+from quabla.ops.compare import equal, greater, less, logical_and
 from quabla.ops.structure import broadcast, cast, reduce_batch, reduce_samples, reshape_to, sum_over, without
 from quabla.shapes import ShapeDtype, aval_of, normalize_axes
 
@@ -260,6 +260,18 @@ def _like(x: Any, value: float) -> Any:
     return wrap_as(np.full(x.shape, value, x.dtype.numpy), x.aval)
 
 
+def scale_for(largest: Any) -> Any:
+    """A power of two, so that squares of numbers divided by it neither overflow nor underflow.
+
+    A power of two costs no rounding, and three of them reach: 1 as long as the largest magnitude is inside `limit`. For 0
+    it is 1 as well: the second derivative of norm(x)**2 there is that of x**2, in numbers of ordinary size.
+    """
+    limit, far = (2.0**500, 2.0**600) if largest.dtype is float64 else (2.0**50, 2.0**90)
+    tiny = logical_and(less(largest, 1.0 / limit), greater(largest, 0.0))
+    scale = elementwise.where(tiny, 1.0 / far, _like(largest, 1.0))
+    return elementwise.where(greater(largest, limit), far, scale)
+
+
 def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The Euclidean norm of the elements of `x` (Frobenius for a matrix), or the norms along some axes.
 
@@ -276,12 +288,8 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     x, axes = arithmetic(x, axis, "norm")
     if not axes:
         return elementwise.abs(x)
-    # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own. A power of two costs no
-    # rounding, and three of them reach: s = 1 as long as the largest magnitude is inside `limit`.
-    limit, far = (2.0**500, 2.0**600) if x.dtype is float64 else (2.0**50, 2.0**90)
-    largest = bind(reduce_max_op, (elementwise.abs(elementwise.stop_gradient(x)),), {"axes": axes})
-    scale = elementwise.where(less(largest, 1.0 / limit), 1.0 / far, _like(largest, 1.0))
-    scale = elementwise.where(greater(largest, limit), far, scale)
+    # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own.
+    scale = scale_for(bind(reduce_max_op, (elementwise.abs(elementwise.stop_gradient(x)),), {"axes": axes}))
     y = elementwise.div(x, spread(scale, x.shape, axes))
     root = elementwise.sqrt(sum_over(elementwise.mul(y, y), axes))
     return kept(elementwise.mul(scale, root), x.shape, axes, keepdims)
