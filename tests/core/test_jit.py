@@ -415,3 +415,94 @@ def test_a_thread_started_within_a_trace_may_use_quabla() -> None:
 
     assert qb.grad(f)(1.0).item() == 2.0
     assert found == [6.0]
+
+
+def test_a_compiled_function_runs_while_another_thread_traces() -> None:
+    f = qb.jit(lambda x: x * 3.0)
+    f(A(1.0))
+    inside, done = threading.Event(), threading.Event()
+
+    def slow(x: Any) -> Any:
+        inside.set()
+        assert done.wait(30)
+        return x * 2.0
+
+    with ThreadPoolExecutor(1) as pool:
+        tracing = pool.submit(lambda: qb.jit(slow)(A(1.0)).item())
+        assert inside.wait(30)
+        try:
+            assert f(A(2.0)).item() == 6.0
+            assert qb.grad(lambda x: x * x)(3.0).item() == 6.0  # and another function is traced meanwhile
+        finally:
+            done.set()
+        assert tracing.result(30) == 2.0
+
+
+# --- corners ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [1, 60, 150, 250])
+def test_containers_nested_deeper_than_pythons_parser_allows(depth: int) -> None:
+    def nest(x: Any) -> Any:
+        for i in range(depth):
+            x = (x,) if i % 2 else [x]
+        return x
+
+    def unnest(x: Any) -> Any:
+        while isinstance(x, list | tuple):
+            (x,) = x
+        return x
+
+    f = qb.jit(lambda t: nest(unnest(t) * 2.0))
+    for _ in range(2):
+        assert unnest(f(nest(A(3.0)))).item() == 6.0
+
+
+def test_many_arguments_and_many_leaves() -> None:
+    grads = qb.grad(lambda *a: sum((x * (i + 1.0) for i, x in enumerate(a)), start=0.0), argnums=tuple(range(300)))
+    for _ in range(2):
+        assert [g.item() for g in grads(*[A(1.0)] * 300)] == [i + 1.0 for i in range(300)]
+    tree = {f"k{i}": [A(float(i)), None] for i in range(300)}
+    out = qb.jit(lambda d: {k: v[0] * 2.0 for k, v in d.items()})(tree)
+    assert [out[f"k{i}"].item() for i in range(300)] == [2.0 * i for i in range(300)]
+
+
+def test_keys_that_are_not_plain_text() -> None:
+    d = {"it's": A(1.0), 'a "b" {c}\\n': A(2.0), "": A(3.0), "ключ": A(4.0)}
+    f = qb.jit(lambda d: {k: v * 10.0 for k, v in d.items()})
+    for _ in range(2):
+        assert {k: v.item() for k, v in f(d).items()} == {k: 10.0 * v.item() for k, v in d.items()}
+    g = qb.jit(lambda d: {k: v * 10.0 for k, v in d.items()})
+    for _ in range(2):
+        assert {k: v.item() for k, v in g({1: A(1.0), 2: A(2.0)}).items()} == {1: 10.0, 2: 20.0}
+
+
+def test_a_transformed_function_is_copied_like_a_function() -> None:
+    import copy
+
+    f = qb.jit(lambda x: x * 2.0)
+    assert copy.copy(f) is f
+    assert copy.deepcopy({"f": [f]})["f"][0] is f
+
+
+def test_numbers_and_arrays_in_one_tree() -> None:
+    f = qb.jit(lambda p, flag=False: p["x"] * p["n"] if flag else p["x"] + p["n"])
+    p = {"x": A(2.0), "n": 3}
+    assert [f(p).item(), f(p, True).item(), f(p, flag=True).item(), f(p, False).item()] == [5.0, 6.0, 6.0, 5.0]
+    assert f({"x": A(2.0), "n": float("inf")}).item() == float("inf")
+    assert f({"x": A(2.0), "n": -0.0}).item() == 2.0
+
+
+def test_integer_arrays_are_neither_differentiated_nor_converted() -> None:
+    i = qb.array(np.array([0, 2]), dtype="int64")
+    x = A([1.0, 2.0, 3.0])
+    assert qb.jit(lambda i: i)(i).dtype is qb.int64
+    g = qb.grad(lambda p: qb.sum(p["x"][p["i"]] ** 2))({"x": x, "i": i})
+    assert g["x"].tolist() == [2.0, 0.0, 6.0]
+    assert g["i"] is None
+    value, tangent = qb.jvp(lambda x, i: x[i], (x, i), (x * 10.0, None))
+    assert (value.tolist(), tangent.tolist()) == ([1.0, 3.0], [10.0, 30.0])
+    back = qb.vjp(lambda x, i: x[i], x, i)[1](A([1.0, 1.0]))
+    assert (back[0].tolist(), back[1]) == ([1.0, 0.0, 1.0], None)
+    rows = qb.vmap(lambda r, i: r[i])(A([[0.0, 1.0], [2.0, 3.0]]), qb.array(np.array([1, 0]), dtype="int64"))
+    assert rows.tolist() == [1.0, 2.0]

@@ -58,7 +58,10 @@ def pullback(
     mark = len(frame.nodes)
     t_out = apply_jvp(op, operands, tangents, out, params)
     outs, given = (t_out, cts) if op.multiple else ((t_out,), (cts,))
-    seeds = {t: ct for t, ct in zip(outs, given, strict=True) if t is not None and ct is not None}
+    seeds: dict[Any, Any] = {}
+    for t, ct in zip(outs, given, strict=True):
+        if t is not None and ct is not None:
+            accumulate(frame, seeds, t, ct)
     # The nodes that hang on the placeholders are never reached from an output of the trace, so `prune` drops them.
     return transpose_nodes(frame, frame.nodes[mark:], tangents, seeds)
 

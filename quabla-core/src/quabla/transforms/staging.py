@@ -321,6 +321,7 @@ def stage(
     avals: Sequence[ShapeDtype] | None = None,
     split: Callable[[Any], tuple[list[Any], Any]] | None = None,
     names: Sequence[str] = (),
+    region: bool = False,
 ) -> Staged:
     """Trace `fun` on the types of a call's arrays.
 
@@ -330,6 +331,7 @@ def stage(
         avals: types to trace with in place of the call's own.
         split: takes apart what `fun` returned, in place of `as_outputs`.
         names: a name per input of the program.
+        region: whether all that `fun` computes belongs to the program, even what it computes from captures alone.
     """
     kept: list[Any] = []
 
@@ -339,7 +341,7 @@ def stage(
         kept.append(result)
         return outputs
 
-    program, captures = trace(run, call.avals if avals is None else avals, names)
+    program, captures = trace(run, call.avals if avals is None else avals, names, region)
     return Staged(program, captures, kept[0])
 
 

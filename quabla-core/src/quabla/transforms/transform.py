@@ -62,6 +62,12 @@ class Transform:
     def __repr__(self) -> str:
         return f"<{self.__name__}>"
 
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self  # like a function, so that objects that hold one can be copied
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # A Transform used as a decorator in a class body is a method, like a function.
         return self if instance is None else functools.partial(self, instance)
