@@ -15,7 +15,7 @@ from quabla.ops.apply import batch_elementwise, binary, operand, promote, record
 from quabla.ops.compare import equal, greater
 from quabla.ops.family import LINEAR, elementwise
 from quabla.ops.limits import derivative_along
-from quabla.ops.structure import broadcast, cast, zeros_like
+from quabla.ops.structure import broadcast, cast, through_mask, zeros_like
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
 __all__ = [
@@ -121,7 +121,7 @@ def _root_slope(x: Any, out: Any) -> Any:
 
 
 def _root_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
-    return (_root_slope(*operands, out) if full_value(ct) == 1.0 else bind(unroot_op, (ct, out), {}),)
+    return (through_mask(ct, lambda c: _root_slope(*operands, out) if full_value(c) == 1.0 else bind(unroot_op, (c, out), {})),)
 
 
 sqrt_op = elementwise("sqrt", _root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
@@ -270,7 +270,7 @@ sign_op = elementwise("sign", None, evaluate=np.sign, takes="fi", extra=(("zero"
 
 
 def _abs_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
-    return (sign(*operands) if full_value(ct) == 1.0 else bind(signed_op, (ct, *operands), {}),)
+    return (through_mask(ct, lambda c: sign(*operands) if full_value(c) == 1.0 else bind(signed_op, (c, *operands), {})),)
 
 
 abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", vjp=_abs_pullback,
