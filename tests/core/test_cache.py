@@ -121,7 +121,16 @@ def test_a_body_replaced_is_seen_by_a_new_function_only() -> None:
 def test_shapes_dtypes_and_structures_are_signatures() -> None:
     c = Counted(lambda x: qb.tree.map(lambda v: v * 2.0, x))
     f = qb.jit(c.f)
-    calls = [A(1.0), A([1.0]), A([[1.0]]), A(1.0, "float32"), (A(1.0),), [A(1.0)], {"a": A(1.0)}, {"b": A(1.0)}]
+    calls = [
+        A(1.0),
+        A([1.0]),
+        A([[1.0]]),
+        A(1.0, "float32"),
+        (A(1.0),),
+        [A(1.0)],
+        {"a": A(1.0)},
+        {"b": A(1.0)},
+    ]
     for _ in range(3):
         for x in calls:
             y = f(x)
@@ -147,7 +156,10 @@ class Setting:
 STATIC = [1, 1.0, True, 0, 0.0, -0.0, False, float("nan")]
 
 
-@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v, "s"), lambda v: ((v,), v)], ids=["bare", "tuple", "nested"])
+WRAPPED = [lambda v: v, lambda v: (v, "s"), lambda v: ((v,), v)]
+
+
+@pytest.mark.parametrize("wrap", WRAPPED, ids=["bare", "tuple", "nested"])
 def test_static_values_that_compare_equal_are_kept_apart(wrap: Any) -> None:
     seen: list[str] = []
 
@@ -195,7 +207,12 @@ def test_static_objects_of_two_classes_with_equal_fields() -> None:
             return x * 3.0 * self.n
 
     f = qb.jit(lambda x, op: op(x), static_argnums=1)
-    assert [f(A(1.0), op).item() for op in (Double(1), Triple(1), Double(1), Double(2))] == [2.0, 3.0, 2.0, 4.0]
+    assert [f(A(1.0), op).item() for op in (Double(1), Triple(1), Double(1), Double(2))] == [
+        2.0,
+        3.0,
+        2.0,
+        4.0,
+    ]
 
 
 def test_signatures_used_in_turn_all_stay_fast_and_right() -> None:
@@ -302,7 +319,8 @@ def test_the_limit_on_shapes_speaks_of_shapes() -> None:
 def test_the_limit_shows_trees_and_keywords() -> None:
     f = qb.jit(lambda p, n=0: p["x"] * n, max_traces=1)
     f({"x": A([1.0])}, n=1)
-    with pytest.raises(qb.RetraceLimitError, match=r"(?s)\(\{'x': float64\[1\]\}, n=1\).*\(\{'x': float64\[1\]\}, n=2\)"):
+    one, two = (rf"\(\{{'x': float64\[1\]\}}, n={n}\)" for n in (1, 2))
+    with pytest.raises(qb.RetraceLimitError, match=f"(?s){one}.*{two}"):
         f({"x": A([1.0])}, n=2)
 
 

@@ -44,7 +44,9 @@ def test_blocks_are_output_first(wide: bool) -> None:
             np.testing.assert_allclose(block, expected, rtol=1e-14, atol=1e-15)
 
 
-@pytest.mark.parametrize("n, m", [(600, 600), (600, 300), (300, 600), (257, 256), (512, 513), (1, 700), (700, 1)])
+@pytest.mark.parametrize(
+    "n, m", [(600, 600), (600, 300), (300, 600), (257, 256), (512, 513), (1, 700), (700, 1)]
+)
 def test_more_basis_vectors_than_one_batch(n: int, m: int) -> None:
     def f(x: Any) -> Any:  # m results of n arguments: y_i = sin(x_{i mod n}) (i + 1)
         parts = [x] * (-(-m // n))
@@ -108,7 +110,9 @@ def test_argnums() -> None:
 def test_the_dtype_of_a_block_is_that_of_the_result(outputs: int) -> None:
     narrow = qb.jacobian(lambda x: qb.astype(qb.stack([qb.sum(x * x)] * outputs), qb.float32))(A([1.0, 2.0]))
     assert narrow.dtype is qb.float32
-    wide = qb.jacobian(lambda x: qb.astype(qb.stack([qb.sum(x * x)] * outputs), qb.float64))(A([1.0, 2.0], "float32"))
+    wide = qb.jacobian(lambda x: qb.astype(qb.stack([qb.sum(x * x)] * outputs), qb.float64))(
+        A([1.0, 2.0], "float32")
+    )
     assert wide.dtype is qb.float64
     same = qb.jacobian(lambda x: qb.stack([qb.sum(x * x)] * outputs))(A([1.0, 2.0], "float32"))
     assert same.dtype is qb.float32
@@ -121,7 +125,9 @@ def test_a_float64_result_computed_partly_in_float32_is_not_narrowed_on_its_way(
     c = 1.0 + 2.0**-40
     f = lambda x: qb.sum(qb.astype(qb.astype(x, qb.float32), qb.float64)) * c
     assert qb.jacobian(f)(A([1.0, 2.0])).tolist() == [c, c]
-    hessian = qb.hessian(lambda x: 0.5 * c * qb.sum(qb.astype(qb.astype(x, qb.float32), qb.float64) * x))(A([1.0, 2.0]))
+    hessian = qb.hessian(lambda x: 0.5 * c * qb.sum(qb.astype(qb.astype(x, qb.float32), qb.float64) * x))(
+        A([1.0, 2.0])
+    )
     assert hessian.dtype is qb.float64
 
 
@@ -239,6 +245,8 @@ def test_curvature_of_a_product_of_squares_is_symmetric_in_both_modes() -> None:
     f = lambda x: qb.sum(x[:1] * x[1:]) + qb.sum(qb.tanh(x)) ** 2
     x = A(rng().normal(size=4))
     forward_over_reverse = qb.hessian(f)(x).numpy()
-    reverse_over_reverse = qb.vmap(lambda v: qb.grad(lambda x: qb.sum(qb.grad(f)(x) * v))(x))(qb.eye(4)).numpy()
+    reverse_over_reverse = qb.vmap(lambda v: qb.grad(lambda x: qb.sum(qb.grad(f)(x) * v))(x))(
+        qb.eye(4)
+    ).numpy()
     np.testing.assert_allclose(forward_over_reverse, forward_over_reverse.T, rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(forward_over_reverse, reverse_over_reverse, rtol=1e-13, atol=1e-14)

@@ -54,7 +54,7 @@ UNARY: dict[str, Callable[[Any, Any], Any]] = {
     "max_last": lambda m, x: m.max(x, axis=-1),
     "min_kept": lambda m, x: m.min(x, axis=0, keepdims=True) * x,
     "norm": lambda m, x: m.norm(x + 2.0, axis=-1),
-    "softmax": lambda m, x: m.exp(x - m.max(x, axis=-1, keepdims=True)) / m.sum(m.exp(x - m.max(x, axis=-1, keepdims=True))),
+    "softmax": lambda m, x: (lambda e: e / m.sum(e))(m.exp(x - m.max(x, axis=-1, keepdims=True))),
     "transpose": lambda m, x: m.transpose(x),
     "swap": lambda m, x: m.swapaxes(x, 0, -1),
     "ravel": lambda m, x: m.reshape(x, (-1,)),
@@ -131,7 +131,9 @@ def programs(draw: Any, length: int = 7) -> Random:
     for _ in range(draw(st.integers(2, length))):
         table: Any = draw(st.sampled_from([UNARY, BINARY]))
         name = draw(st.sampled_from(sorted(table)))
-        operands = tuple(draw(st.integers(0, min(len(shapes) - 1, 4))) for _ in range(1 if table is UNARY else 2))
+        operands = tuple(
+            draw(st.integers(0, min(len(shapes) - 1, 4))) for _ in range(1 if table is UNARY else 2)
+        )
         given_shapes = [jax.ShapeDtypeStruct(shapes[-1 - i], jnp.float64) for i in operands]
         try:
             out = jax.eval_shape(lambda *xs, f=table[name]: f(THEIRS, *xs), *given_shapes)
@@ -157,7 +159,9 @@ def same(ours: Any, theirs: Any, program: Random, tolerance: float = 1e-10) -> N
         assert x.shape == y.shape, repr(program)
         assert str(x.dtype) == str(y.dtype), repr(program)
         scale = max(1.0, float(np.max(np.abs(y)))) if np.isfinite(y).all() else 1.0
-        np.testing.assert_allclose(x.numpy(), y, rtol=tolerance, atol=tolerance * scale, err_msg=repr(program))
+        np.testing.assert_allclose(
+            x.numpy(), y, rtol=tolerance, atol=tolerance * scale, err_msg=repr(program)
+        )
 
 
 # Each applies one transform in library `t` (qb or jax) to a program written with module `m`.
@@ -172,41 +176,61 @@ TRANSFORMS: dict[str, Callable[[Any, Any, Random], Callable[..., Any]]] = {
     "vjp": lambda t, m, p: lambda *a: _pulled(t, p.last(m), a),
     "jacobian": lambda t, m, p: getattr(t, "jacobian", getattr(t, "jacrev", None))(p.last(m), argnums=(0, 2)),
     "hessian": lambda t, m, p: t.hessian(p.loss(m)),
-    "grad_of_hessian": lambda t, m, p: t.grad(lambda x, w, s: m.sum(m.sin(t.hessian(p.loss(m), argnums=2)(x, w, s)))),
+    "grad_of_hessian": lambda t, m, p: t.grad(
+        lambda x, w, s: m.sum(m.sin(t.hessian(p.loss(m), argnums=2)(x, w, s)))
+    ),
     "grad_of_jvp": lambda t, m, p: t.grad(
         lambda x, w, s: m.sum(m.sin(t.jvp(lambda x: p.last(m)(x, w, s), (x,), (x * x,))[1])), argnums=(0, 1)
     ),
     "closures": lambda t, m, p: t.grad(
-        lambda s, x, w: m.sum(t.grad(lambda x: p.loss(m)(x, w, s * s))(x) * x) * t.grad(lambda s: p.loss(m)(x, w, s))(s)
+        lambda s, x, w: (
+            m.sum(t.grad(lambda x: p.loss(m)(x, w, s * s))(x) * x) * t.grad(lambda s: p.loss(m)(x, w, s))(s)
+        )
     ),
 }
 _CLOSURE_ORDER = {"closures": (2, 0, 1)}
 
 MAPPED: dict[str, Callable[[Any, Any, Random], Callable[..., Any]]] = {
     "vmap": lambda t, m, p: t.vmap(p.last(m)),
-    "vmap_unmapped": lambda t, m, p: lambda x, w, s: t.vmap(p.last(m), in_axes=(0, None, None))(x, w[0], s[0]),
-    "vmap_axes": lambda t, m, p: lambda x, w, s: t.vmap(p.last(m), in_axes=(1, None, 0), out_axes=-1)(m.transpose(x), w[0], s),
-    "per_example_gradients": lambda t, m, p: lambda x, w, s: t.vmap(
-        t.grad(p.loss(m), argnums=(0, 1)), in_axes=(0, None, 0)
-    )(x, w[0], s),
-    "vmap_hessian": lambda t, m, p: lambda x, w, s: t.vmap(t.hessian(p.loss(m)), in_axes=(0, 0, None))(x, w, s[1]),
-    "pinn": lambda t, m, p: lambda x, w, s: t.grad(
-        lambda w: m.mean(t.vmap(t.grad(t.grad(p.loss(m), 2), 2), in_axes=(None, None, 0))(x[0], w, s) ** 2)
-    )(w[0]),
+    "vmap_unmapped": lambda t, m, p: (
+        lambda x, w, s: t.vmap(p.last(m), in_axes=(0, None, None))(x, w[0], s[0])
+    ),
+    "vmap_axes": lambda t, m, p: (
+        lambda x, w, s: t.vmap(p.last(m), in_axes=(1, None, 0), out_axes=-1)(m.transpose(x), w[0], s)
+    ),
+    "per_example_gradients": lambda t, m, p: (
+        lambda x, w, s: t.vmap(t.grad(p.loss(m), argnums=(0, 1)), in_axes=(0, None, 0))(x, w[0], s)
+    ),
+    "vmap_hessian": lambda t, m, p: (
+        lambda x, w, s: t.vmap(t.hessian(p.loss(m)), in_axes=(0, 0, None))(x, w, s[1])
+    ),
+    "pinn": lambda t, m, p: (
+        lambda x, w, s: t.grad(
+            lambda w: m.mean(
+                t.vmap(t.grad(t.grad(p.loss(m), 2), 2), in_axes=(None, None, 0))(x[0], w, s) ** 2
+            )
+        )(w[0])
+    ),
     "vmap_vmap": lambda t, m, p: t.vmap(
         lambda x, w, s: t.vmap(lambda v: p.last(m)(v, w, s))(m.stack([x, x * 0.5])), in_axes=(0, 0, 0)
     ),
-    "grid": lambda t, m, p: lambda x, w, s: t.vmap(
-        t.vmap(p.loss(m), in_axes=(None, None, 0)), in_axes=(0, None, None)
-    )(x, w[0], s),
+    "grid": lambda t, m, p: (
+        lambda x, w, s: t.vmap(t.vmap(p.loss(m), in_axes=(None, None, 0)), in_axes=(0, None, None))(
+            x, w[0], s
+        )
+    ),
     "jvp_of_vmap": lambda t, m, p: lambda *a: t.jvp(t.vmap(p.last(m)), a, tuple(v * 0.5 for v in a)),
-    "jit_grad_vmap": lambda t, m, p: t.jit(t.grad(lambda *a: m.sum(m.sin(t.vmap(p.last(m))(*a))), argnums=(0, 1, 2))),
+    "jit_grad_vmap": lambda t, m, p: t.jit(
+        t.grad(lambda *a: m.sum(m.sin(t.vmap(p.last(m))(*a))), argnums=(0, 1, 2))
+    ),
     "vmap_of_closure": lambda t, m, p: t.grad(
         lambda x, w, s: m.sum(m.sin(t.vmap(t.grad(lambda v: p.loss(m)(v, w[0], s[0])))(x))), argnums=(1, 2)
     ),
-    "jacobian_of_vmap": lambda t, m, p: lambda x, w, s: getattr(t, "jacobian", getattr(t, "jacfwd", None))(
-        lambda s: t.vmap(p.loss(m))(x, w, s)
-    )(s),
+    "jacobian_of_vmap": lambda t, m, p: (
+        lambda x, w, s: getattr(t, "jacobian", getattr(t, "jacfwd", None))(
+            lambda s: t.vmap(p.loss(m))(x, w, s)
+        )(s)
+    ),
 }
 
 
@@ -251,12 +275,23 @@ def test_float32_stays_float32(name: str, program: Random, seed: int) -> None:
     check(name, TRANSFORMS[name], program, [a.astype(np.float32) for a in arguments(seed)], 2e-3)
 
 
-@pytest.mark.parametrize("name", ["jit_value_and_grad", "hvp", "hessian", "closures", "per_example_gradients", "pinn"])
+@pytest.mark.parametrize(
+    "name", ["jit_value_and_grad", "hvp", "hessian", "closures", "per_example_gradients", "pinn"]
+)
 def test_one_program_under_every_transform(name: str) -> None:
     """The quick part: one fixed program with a bit of everything."""
     program = Random(
-        (("sin", (2,)), ("matmul", (2, 0)), ("add", (0, 1)), ("softmax", (0,)), ("mul", (0, 4)), ("backwards", (0,)))
-        + (("max_last", (0,)), ("outer", (1, 2)), ("sum_first", (0,)))
+        (
+            ("sin", (2,)),
+            ("matmul", (2, 0)),
+            ("add", (0, 1)),
+            ("softmax", (0,)),
+            ("mul", (0, 4)),
+            ("backwards", (0,)),
+            ("max_last", (0,)),
+            ("outer", (1, 2)),
+            ("sum_first", (0,)),
+        )
     )
     if name in TRANSFORMS:
         check(name, TRANSFORMS[name], program, arguments(7))

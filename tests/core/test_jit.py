@@ -196,7 +196,9 @@ def test_static_arguments_arrive_as_they_are() -> None:
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {1}, np.ones(2)], ids=lambda v: type(v).__name__)
 def test_static_arguments_that_do_not_hash(value: Any) -> None:
     f = qb.jit(lambda x, s: x, static_argnums=1)
-    with pytest.raises(qb.DtypeError, match="static argument 1 is an? (list|dict|set|ndarray), which is not hashable"):
+    with pytest.raises(
+        qb.DtypeError, match=r"static argument 1 is an? (list|dict|set|ndarray), which is not hashable"
+    ):
         f(A(1.0), value)
 
 
@@ -311,7 +313,9 @@ def test_lower_and_compile() -> None:
     y = run({"x": A([1.0, 2.0], "float32"), "s": A(2.0, "float32")}, 3)["y"]
     assert (y.dtype, y.tolist()) == (qb.float32, [8.0, 16.0])
     assert qb.jit(qb.grad(lambda x: x * x)).lower(qb.ShapeDtype()).compile()(A(3.0)).item() == 6.0
-    assert f.lower({"x": A([1.0]), "s": A(2.0)}, 2).compile()({"x": A([1.0]), "s": A(3.0)}, 2)["y"].tolist() == [9.0]
+    assert f.lower({"x": A([1.0]), "s": A(2.0)}, 2).compile()({"x": A([1.0]), "s": A(3.0)}, 2)[
+        "y"
+    ].tolist() == [9.0]
 
 
 def test_a_compiled_function_takes_what_it_was_compiled_for() -> None:
@@ -459,7 +463,9 @@ def test_containers_nested_deeper_than_pythons_parser_allows(depth: int) -> None
 
 
 def test_many_arguments_and_many_leaves() -> None:
-    grads = qb.grad(lambda *a: sum((x * (i + 1.0) for i, x in enumerate(a)), start=0.0), argnums=tuple(range(300)))
+    grads = qb.grad(
+        lambda *a: sum((x * (i + 1.0) for i, x in enumerate(a)), start=0.0), argnums=tuple(range(300))
+    )
     for _ in range(2):
         assert [g.item() for g in grads(*[A(1.0)] * 300)] == [i + 1.0 for i in range(300)]
     tree = {f"k{i}": [A(float(i)), None] for i in range(300)}
@@ -488,7 +494,12 @@ def test_a_transformed_function_is_copied_like_a_function() -> None:
 def test_numbers_and_arrays_in_one_tree() -> None:
     f = qb.jit(lambda p, flag=False: p["x"] * p["n"] if flag else p["x"] + p["n"])
     p = {"x": A(2.0), "n": 3}
-    assert [f(p).item(), f(p, True).item(), f(p, flag=True).item(), f(p, False).item()] == [5.0, 6.0, 6.0, 5.0]
+    assert [f(p).item(), f(p, True).item(), f(p, flag=True).item(), f(p, False).item()] == [
+        5.0,
+        6.0,
+        6.0,
+        5.0,
+    ]
     assert f({"x": A(2.0), "n": float("inf")}).item() == float("inf")
     assert f({"x": A(2.0), "n": -0.0}).item() == 2.0
 

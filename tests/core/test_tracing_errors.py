@@ -31,10 +31,10 @@ TRANSFORMS: list[tuple[str, Callable[[Any], Any]]] = [
 # What needs the elements of x, and a part of the cure that the error names.
 NEEDS_ELEMENTS: list[tuple[str, Callable[[Any], Any], str]] = [
     ("if", lambda x: x if x > 0.0 else -x, "quabla.where"),
-    ("while", lambda x: [x for _ in iter(lambda: bool(x < 10.0), False)][0], "quabla.where"),
+    ("while", lambda x: list(iter(lambda: bool(x < 10.0), False)), "quabla.where"),
     ("and", lambda x: x > 0.0 and x, "quabla.where"),
     ("not", lambda x: x * (not x), "quabla.where"),
-    ("chained", lambda x: x if 0.0 < x < 1.0 else x, "quabla.where"),
+    ("chained", lambda x: x if 0.0 < x < 1.0 else 0.0, "quabla.where"),
     ("float", lambda x: float(x), "quabla functions"),
     ("int", lambda x: int(x), "quabla functions"),
     ("complex", lambda x: complex(x), "quabla functions"),
@@ -82,7 +82,6 @@ def test_what_needs_no_elements_works() -> None:
         assert isinstance(x, qb.Array)
         assert "float64[2,3]" in repr(x) and "float64[2,3]" in f"{x}"
         assert copy.copy(x) is x and copy.deepcopy([x])[0] is x
-        assert x in [x] or True
         a, b = x
         hash(x), {x: 1}
         return qb.sum(a * b)
@@ -185,17 +184,17 @@ def test_a_value_used_in_another_thread() -> None:
 # --- exceptions -------------------------------------------------------------------------------------------------------
 
 
-class Boom(Exception):
+class BoomError(Exception):
     pass
 
 
 def boom(x: Any) -> Any:
-    raise Boom("from the user's function")
+    raise BoomError("from the user's function")
 
 
 @pytest.mark.parametrize("transform", [t[1] for t in TRANSFORMS], ids=[t[0] for t in TRANSFORMS])
 def test_an_exception_passes_through_and_leaves_no_trace_open(transform: Any) -> None:
-    with pytest.raises(Boom, match="from the user's function"):
+    with pytest.raises(BoomError, match="from the user's function"):
         transform(boom)
     assert not frames()
     assert not LIVE
@@ -205,10 +204,8 @@ def test_an_exception_passes_through_and_leaves_no_trace_open(transform: Any) ->
 
 def test_an_exception_caught_within_a_trace_leaves_the_outer_one_intact() -> None:
     def f(x: Any) -> Any:
-        try:
+        with pytest.raises(BoomError):
             qb.grad(boom)(x)
-        except Boom:
-            pass
         assert len(frames()) == 1
         return x * x
 
@@ -229,7 +226,11 @@ def test_errors_of_ordinary_operations_inside_transforms_are_those_outside() -> 
     for case in cases:
         with pytest.raises(Exception) as outside:
             case(qb.ones(3))
-        for inside in (qb.jit(case), qb.grad(lambda x, case=case: qb.sum(case(x))), qb.jit(qb.jacobian(case))):
+        for inside in (
+            qb.jit(case),
+            qb.grad(lambda x, case=case: qb.sum(case(x))),
+            qb.jit(qb.jacobian(case)),
+        ):
             with pytest.raises(type(outside.value)) as caught:
                 inside(qb.ones(3))
             assert str(caught.value).split(" (at ")[0] == str(outside.value).split(" (at ")[0]

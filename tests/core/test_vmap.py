@@ -101,7 +101,8 @@ def test_in_axes_are_a_prefix_of_the_arguments(in_axes: Any) -> None:
     w, b, q0 = rng().normal(size=4), 2.5, rng().normal(size=4)
     q1, q2 = rng().normal(size=(3, 4)), rng().normal(size=3)
     expected = w * b + q0 + q2 @ q1
-    assert np.allclose(qb.vmap(f, in_axes)({"w": A(w), "b": A(b)}, [A(q0), (A(q1), A(q2))]).numpy(), expected, rtol=1e-14)
+    found = qb.vmap(f, in_axes)({"w": A(w), "b": A(b)}, [A(q0), (A(q1), A(q2))])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-13)
 
 
 def test_one_axis_stands_for_a_whole_argument() -> None:
@@ -144,7 +145,9 @@ def test_what_is_not_mapped_is_broadcast() -> None:
 
 
 def test_keyword_arguments_are_mapped_over_their_first_axis() -> None:
-    y = qb.vmap(lambda x, *, y: x * qb.sum(y["a"]), in_axes=1)(A([[1.0, 2.0]]), y={"a": A([[3.0, 4.0], [5.0, 6.0]])})
+    y = qb.vmap(lambda x, *, y: x * qb.sum(y["a"]), in_axes=1)(
+        A([[1.0, 2.0]]), y={"a": A([[3.0, 4.0], [5.0, 6.0]])}
+    )
     assert y.tolist() == [[7.0], [22.0]]
 
 
@@ -191,7 +194,9 @@ def test_pairwise_distances() -> None:
     points = rng().normal(size=(6, 3))
     d = lambda a, b: qb.norm(a - b)
     found = qb.vmap(qb.vmap(d, (None, 0)), (0, None))(A(points), A(points)).numpy()
-    np.testing.assert_allclose(found, np.linalg.norm(points[:, None] - points, axis=-1), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(
+        found, np.linalg.norm(points[:, None] - points, axis=-1), rtol=1e-13, atol=1e-15
+    )
     # Coinciding points do not spoil the gradient of the sum.
     g = qb.grad(lambda p: qb.sum(qb.vmap(qb.vmap(d, (None, 0)), (0, None))(p, p)))(A(points)).numpy()
     assert np.isfinite(g).all()
@@ -204,7 +209,9 @@ def test_the_gradient_of_a_scalar_through_two_maps_is_a_scalar() -> None:
     loss = lambda s: qb.sum(qb.vmap(qb.vmap(f, (None, 0, None)), (0, None, None))(points, points, s) ** 2)
     g = qb.grad(loss)(1.3)
     assert g.shape == ()
-    assert g.item() == pytest.approx((loss(A(1.3 + 1e-6)).item() - loss(A(1.3 - 1e-6)).item()) / 2e-6, rel=1e-8)
+    assert g.item() == pytest.approx(
+        (loss(A(1.3 + 1e-6)).item() - loss(A(1.3 - 1e-6)).item()) / 2e-6, rel=1e-8
+    )
 
 
 # --- with derivatives -------------------------------------------------------------------------------------------------
@@ -224,7 +231,9 @@ def test_per_example_gradients_of_an_argument_that_is_not_mapped() -> None:
     g = qb.vmap(qb.grad(loss), in_axes=(None, 0))(A(w), A(x)).numpy()
     assert g.shape == (5, 3)
     np.testing.assert_allclose(g, 2.0 * (x @ w)[:, None] * x, rtol=1e-13)
-    tree = qb.vmap(qb.grad(lambda p, x: (x @ p["w"] + p["b"]) ** 2), in_axes=(None, 0))({"w": A(w), "b": A(0.5)}, A(x))
+    tree = qb.vmap(qb.grad(lambda p, x: (x @ p["w"] + p["b"]) ** 2), in_axes=(None, 0))(
+        {"w": A(w), "b": A(0.5)}, A(x)
+    )
     np.testing.assert_allclose(tree["b"].numpy(), 2.0 * (x @ w + 0.5), rtol=1e-13)
     assert tree["w"].shape == (5, 3)
     # One that the result does not depend on: zeros for every example.
@@ -274,7 +283,12 @@ def test_a_network_given_as_argument_and_closed_over_are_the_same() -> None:
         h = qb.tanh(x * p["w1"] + p["b1"])
         return h @ p["w2"] + p["b2"]
 
-    p = {"w1": A(rng().normal(size=8)), "b1": A(rng().normal(size=8)), "w2": A(rng().normal(size=8)), "b2": A(0.3)}
+    p = {
+        "w1": A(rng().normal(size=8)),
+        "b1": A(rng().normal(size=8)),
+        "w2": A(rng().normal(size=8)),
+        "b2": A(0.3),
+    }
     x = qb.linspace(0.0, 1.0, 5)
 
     def explicit(p: Any) -> Any:
@@ -318,8 +332,10 @@ MATRIX, PAIR = qb.ones((10, 4)), {"w": qb.ones((3, 2)), "b": [qb.ones(3)]}
 @pytest.mark.parametrize(
     "in_axes, args, error, parts",
     [
-        ((0, 1), (MATRIX, qb.ones((10, 2))), ValueError, ["a of type float64[10,4] has 10 along axis 0", "b of type float64[10,2] has 2 along axis 1"]),
-        (0, (PAIR, qb.ones(2)), ValueError, ["a/w of type float64[3,2] has 3 along axis 0", "a/b/0", "b of type float64[2] has 2 along axis 0"]),
+        ((0, 1), (MATRIX, qb.ones((10, 2))), ValueError,
+         ["a of type float64[10,4] has 10 along axis 0", "b of type float64[10,2] has 2 along axis 1"]),
+        (0, (PAIR, qb.ones(2)), ValueError,
+         ["a/w of type float64[3,2] has 3 along axis 0", "a/b/0", "b of type float64[2] has 2 along axis 0"]),
         ((-1, 0), (MATRIX, qb.ones(10)), ValueError, ["has 4 along axis -1", "has 10 along axis 0"]),
         (0, (MATRIX, A(1.0)), ValueError, ["argument b of type float64[] has no axis 0", "use None in in_axes"]),
         ((0, 3), (MATRIX, MATRIX), ValueError, ["argument b", "float64[10,4]", "no axis 3"]),
@@ -349,7 +365,10 @@ def test_in_axes_that_are_a_bare_container_say_what_to_write() -> None:
         qb.vmap(lambda d: d["a"], in_axes={"a": 0})
 
 
-@pytest.mark.parametrize("out_axes, match", [(1, "out of range"), (-2, "out of range"), ((0, 0), "out_axes"), ({"a": 0}, "out_axes")])
+@pytest.mark.parametrize(
+    "out_axes, match",
+    [(1, "out of range"), (-2, "out of range"), ((0, 0), "out_axes"), ({"a": 0}, "out_axes")],
+)
 def test_out_axes_that_do_not_fit(out_axes: Any, match: str) -> None:
     with pytest.raises(qb.QuablaError, match=match) as caught:
         qb.vmap(lambda a: a, out_axes=out_axes)(qb.ones(3))
