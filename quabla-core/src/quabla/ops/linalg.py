@@ -367,7 +367,7 @@ def _system(name: str, a: Any, b: Any, apply: Callable[[Any, Any], Any]) -> Any:
     a = reshape_to(a, (*(1,) * (depth + 2 - a.ndim), *a.shape))
     shared = [i for i in range(depth) if a.shape[i] == 1 and rest[i] != 1]
     kept = [i for i in range(depth) if i not in shared]
-    if shared and b.ndim == depth + 2 and all(b.shape[i] == rest[i] for i in shared):
+    if shared:
         # (kept..., n, shared..., k): one system with more columns
         b = broadcast(b, (*rest, n, k))
         b = permute(b, (*kept, depth, *shared, depth + 1))
