@@ -202,7 +202,7 @@ def test_static_arguments_that_do_not_hash(value: Any) -> None:
         f(A(1.0), value)
 
 
-@pytest.mark.parametrize("static", [-1, (0, -1), "x", 1.0, (0, "y"), True])
+@pytest.mark.parametrize("static", ["x", 1.0, (0, "y"), True])
 def test_static_argnums_of_other_forms_are_refused(static: Any) -> None:
     with pytest.raises(qb.DtypeError, match="static_argnums"):
         qb.jit(lambda x: x, static_argnums=static)
@@ -321,7 +321,7 @@ def test_lower_and_compile() -> None:
 def test_a_compiled_function_takes_what_it_was_compiled_for() -> None:
     run = qb.jit(lambda x: x * 2.0).lower(qb.ShapeDtype((2,))).compile()
     for wrong in ((qb.ones(3),), (qb.ones((2,), "float32"),), (qb.ones(2), qb.ones(2)), ({"x": qb.ones(2)},)):
-        with pytest.raises(qb.DtypeError, match=r"<lambda>.*compiled for \(float64\[2\]\), called with \("):
+        with pytest.raises(qb.QuablaError, match=r"<lambda>.*compiled for \(float64\[2\]\), called with \("):
             run(*wrong)
 
 

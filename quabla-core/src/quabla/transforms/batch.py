@@ -44,7 +44,9 @@ def batch_values(
             rule = node.op.batch
             assert rule is not None
             if isinstance(rule, Refused):
-                raise UnsupportedOperationError(f"vmap: {node.op.name} cannot be batched: {rule.why}", op=node.op.name)
+                raise UnsupportedOperationError(
+                    f"vmap: {node.op.name} cannot be batched: {rule.why}", op=node.op.name
+                )
             out = rule(operands, over, size, **node.params)
             many.update(node.outputs)
         for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
@@ -64,7 +66,8 @@ def vmap(program: Program, mapped: Sequence[bool], size: int) -> tuple[Program, 
         The batched program, and which of its outputs have the leading axis.
     """
     avals = [
-        aval_of((size, *a.shape), a.dtype, a.weak) if m else a for a, m in zip(program.in_avals, mapped, strict=True)
+        aval_of((size, *a.shape), a.dtype, a.weak) if m else a
+        for a, m in zip(program.in_avals, mapped, strict=True)
     ]
     flags: list[bool] = []
 

@@ -54,7 +54,12 @@ def _shown(value: Any) -> str:
 
 def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
     arrays, result = as_outputs(fun, value)
-    if len(arrays) != 1 or result.leaves != [0] or result.treedef.num_leaves != 1 or type(value) in (tuple, list, dict):
+    if (
+        len(arrays) != 1
+        or result.leaves != [0]
+        or result.treedef.num_leaves != 1
+        or type(value) in (tuple, list, dict)
+    ):
         raise DtypeError(
             f"{where}: {name_of(fun)} must return one scalar, it returned {_shown(value)}; "
             "pass has_aux=True if it returns (value, aux)"
@@ -62,8 +67,8 @@ def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
     aval = arrays[0].aval
     if aval.shape != ():
         raise ShapeError(
-            f"{where}: {name_of(fun)} must return a scalar (shape ()), it returned {aval}; reduce it with quabla.sum or "
-            "quabla.mean, or use quabla.jacobian"
+            f"{where}: {name_of(fun)} must return a scalar (shape ()), it returned {aval}; reduce it with quabla.sum "
+            "or quabla.mean, or use quabla.jacobian"
         )
     if aval.dtype.kind != "f":
         raise DtypeError(f"{where}: {name_of(fun)} must return a floating scalar, it returned {aval}")
@@ -137,7 +142,9 @@ def _filled(frame: Frame, ct: TraceTensor | None, aval: ShapeDtype) -> TraceTens
     return frame.full(0.0, aval_of(aval.shape, aval.dtype)) if ct is None else ct
 
 
-def grad(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """The gradient of a scalar function.
 
     Args:
@@ -148,9 +155,10 @@ def grad(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: b
 
     Returns:
         A function of the same arguments that returns the gradient: a tree like the argument, or a tuple of them where
-        `argnums` is a tuple. Bool leaves have None. With `has_aux`, a pair (gradient, aux). It can be transformed again,
-        and it is compiled on the CPU when called on concrete arrays. Python numbers in a differentiated position become
-        float64 arrays; elsewhere they are static.
+        `argnums` is a tuple. Bool leaves have None. With `has_aux`, a pair (gradient, aux). It can be transformed
+        again. Called on concrete arrays it is compiled for the CPU and kept, as `jit` does: values that `fun` closes
+        over are constants of the compiled program. Python numbers in a differentiated position become float64 arrays;
+        elsewhere they are static.
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
@@ -200,7 +208,11 @@ def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> A
         )
     if type(given) in (int, float):
         given = asarray(float(given), wanted.dtype)
-    elif type(given) is not Tensor and type(given) is not TraceTensor and not isinstance(given, (tuple, list, dict)):
+    elif (
+        type(given) is not Tensor
+        and type(given) is not TraceTensor
+        and not isinstance(given, (tuple, list, dict))
+    ):
         given = asarray(given)
     aval = getattr(given, "aval", None)
     if aval is None or aval.shape != wanted.shape or aval.dtype is not wanted.dtype:
@@ -303,7 +315,11 @@ class Pullback(Transform):
 
         staged = stage(self.fun, call, split=split)
         cotangents = _match(
-            "vjp", "cotangent", args[self.count], staged.result.treedef, [v.aval for v in staged.program.outputs]
+            "vjp",
+            "cotangent",
+            args[self.count],
+            staged.result.treedef,
+            [v.aval for v in staged.program.outputs],
         )
         frame = target([*call.arrays, *[c for c in cotangents if c is not None]], staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
@@ -343,8 +359,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         has_aux: whether `fun` returns (value, aux).
 
     Returns:
-        (value, pullback), or (value, pullback, aux). `pullback(cotangent)` takes a tree like the value and returns a tuple
-        with a tree of cotangents per argument; bool leaves have None. Each call of it evaluates `fun` again.
+        (value, pullback), or (value, pullback, aux). `pullback(cotangent)` takes a tree like the value and returns a
+        tuple with a tree of cotangents per argument; bool leaves have None. Each call of it evaluates `fun` again.
 
     Raises:
         ShapeError: (by the pullback) a cotangent of another shape, dtype or structure than the value.
@@ -369,7 +385,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
 
 
 def _adopt(given: Any, values: Any) -> Any:
-    """Python numbers among tangents or cotangents as arrays of the dtype of their value, so that they are not static."""
+    """Python numbers among tangents or cotangents as arrays of the dtype of their value: they are not static."""
     leaves, treedef = tree.flatten(given)
     likes, like_def = tree.flatten(values)
     if treedef != like_def:

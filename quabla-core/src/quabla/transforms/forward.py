@@ -18,7 +18,9 @@ from quabla.ops.structure import zeros_like
 __all__ = ["apply_jvp", "jvp", "jvp_values", "replay"]
 
 
-def apply_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], out: Any, params: dict[str, Any]) -> Any:
+def apply_jvp(
+    op: Op, primals: Sequence[Any], tangents: Sequence[Any], out: Any, params: dict[str, Any]
+) -> Any:
     """The tangent of `out = op(*primals)`: from the op's own rule, or from its linearity.
 
     Raises:
@@ -36,7 +38,9 @@ def _linear_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], params:
     if isinstance(op.linear, Jointly):
         if all(t is None for t in tangents):
             return None
-        return bind(op, [zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True)], params)
+        return bind(
+            op, [zeros_like(p) if t is None else t for p, t in zip(primals, tangents, strict=True)], params
+        )
     assert isinstance(op.linear, Each)
     total = None
     for i in op.linear.operands:
@@ -111,9 +115,14 @@ def jvp(program: Program) -> Program:
         tangents = [next(rest) if a.dtype.kind == "f" else None for a in avals]
         outs, t_outs = jvp_values(frame, program, args[: len(avals)], tangents)
         moved = [
-            zeros_like(o) if t is None else t for o, t in zip(outs, t_outs, strict=True) if o.dtype.kind == "f"
+            zeros_like(o) if t is None else t
+            for o, t in zip(outs, t_outs, strict=True)
+            if o.dtype.kind == "f"
         ]
         return [*outs, *moved]
 
-    names = (*program.input_names, *(f"tangent/{n}" for n, a in zip(program.input_names, avals, strict=True) if a.dtype.kind == "f"))
+    names = (
+        *program.input_names,
+        *(f"tangent/{n}" for n, a in zip(program.input_names, avals, strict=True) if a.dtype.kind == "f"),
+    )
     return trace(run, [*avals, *floating], names)[0]

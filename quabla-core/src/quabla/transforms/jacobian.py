@@ -84,8 +84,8 @@ class Jacobian(Transform):
 def _prefers_reverse(program: Program, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]) -> bool:
     """Reverse mode where there are fewer outputs than inputs.
 
-    A program that computes float64 results partly in float32 keeps forward mode: a cotangent would be rounded to float32
-    on its way, a tangent is not rounded after the result's dtype is reached.
+    A program that computes float64 results partly in float32 keeps forward mode: a cotangent would be rounded to
+    float32 on its way, a tangent is not rounded after the result's dtype is reached.
     """
     if len(outs) != len(program.out_avals) or sum(a.size for a in outs) >= sum(a.size for a in ins):
         return False
@@ -130,7 +130,12 @@ def _rows(x: TraceTensor, low: int, count: int) -> Any:
 
 
 def _by_rows(
-    frame: Frame, program: Program, primals: Any, wanted: Any, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]
+    frame: Frame,
+    program: Program,
+    primals: Any,
+    wanted: Any,
+    ins: Sequence[ShapeDtype],
+    outs: Sequence[ShapeDtype],
 ) -> list[list[Any]]:
     """Reverse mode: a pullback per output element."""
 
@@ -154,7 +159,12 @@ def _by_rows(
 
 
 def _by_columns(
-    frame: Frame, program: Program, primals: Any, wanted: Any, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]
+    frame: Frame,
+    program: Program,
+    primals: Any,
+    wanted: Any,
+    ins: Sequence[ShapeDtype],
+    outs: Sequence[ShapeDtype],
 ) -> list[list[Any]]:
     """Forward mode: a tangent per input element."""
 
@@ -164,7 +174,9 @@ def _by_columns(
         tangents = [next(rest) if w else None for w in wanted]
         values, moved = jvp_values(args[0].frame, program, args[:n], tangents)
         return [
-            zeros_like(o) if t is None else t for o, t in zip(values, moved, strict=True) if o.dtype.kind == "f"
+            zeros_like(o) if t is None else t
+            for o, t in zip(values, moved, strict=True)
+            if o.dtype.kind == "f"
         ]
 
     pushed, _ = trace(push, [*program.in_avals, *(aval_of(a.shape, a.dtype) for a in ins)])
@@ -214,7 +226,8 @@ def hessian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Call
         argnums: which positional arguments to differentiate; negative ones count from the end.
 
     Returns:
-        A function of the same arguments that returns a block of shape `(*in, *in)`, or trees of them as `jacobian` does.
+        A function of the same arguments that returns a block of shape `(*in, *in)`, or trees of blocks as `jacobian`
+        does.
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.

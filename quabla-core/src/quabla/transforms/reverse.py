@@ -1,8 +1,8 @@
 """Reverse mode: the vector-Jacobian product of a program.
 
-The nodes are recorded forwards, then their pullbacks backwards. The pullback of an op is its own `vjp` where it has one,
-the transpose of a linear op, and otherwise follows from its `jvp`: run that rule on placeholders for the tangents, which
-records a linear computation, and transpose that computation.
+The nodes are recorded forwards, then their pullbacks backwards. The pullback of an op is its own `vjp` where it has
+one, the transpose of a linear op, and otherwise follows from its `jvp`: run that rule on placeholders for the tangents,
+which records a linear computation, and transpose that computation.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def vjp_values(
         (None for zero), which records the backward pass.
     """
     value: dict[Any, Any] = dict(zip(program.inputs, primals, strict=True))
-    active: set[Any] = {v for v, w in zip(program.inputs, wanted, strict=True) if w and v.aval.dtype.kind == "f"}
+    active: set[Any] = {
+        v for v, w in zip(program.inputs, wanted, strict=True) if w and v.aval.dtype.kind == "f"
+    }
     steps: list[tuple[Node, Any]] = []
     for node in program.nodes:
         operands = tuple([value[v] for v in node.inputs])

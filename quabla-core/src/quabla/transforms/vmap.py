@@ -41,8 +41,8 @@ class Batched(Transform):
     def __init__(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any) -> None:
         if type(in_axes) is not int and not isinstance(in_axes, (tuple, list)):
             raise DtypeError(
-                f"vmap: in_axes must be an int, or a tuple with one entry per argument of {name_of(fun)}, got {in_axes!r}; "
-                "for one argument that is a container write in_axes=(axes,)"
+                f"vmap: in_axes must be an int, or a tuple with one entry per argument of {name_of(fun)}, "
+                f"got {in_axes!r}; for one argument that is a container write in_axes=(axes,)"
             )
         self.in_axes = _checked("in_axes", in_axes)
         self.out_axes = _checked("out_axes", out_axes)
@@ -85,8 +85,8 @@ class Batched(Transform):
             if type(leaf) is not ShapeDtype:
                 if axis is not None and type(self.in_axes) is not int:
                     raise DtypeError(
-                        f"vmap: the Python number {leaf!r} cannot be mapped (axis {axis}); use None in in_axes for it, or "
-                        "pass an array"
+                        f"vmap: the Python number {leaf!r} cannot be mapped (axis {axis}); use None in in_axes for it, "
+                        "or pass an array"
                     )
                 continue
             name = next(arrays)
@@ -94,14 +94,20 @@ class Batched(Transform):
                 axes.append(None)
                 continue
             if not -leaf.ndim <= axis < leaf.ndim:
-                raise ShapeError(f"vmap: argument {name} of type {leaf} has no axis {axis} to map over; use None in in_axes")
+                raise ShapeError(
+                    f"vmap: argument {name} of type {leaf} has no axis {axis} to map over; use None in in_axes"
+                )
             axes.append(axis % leaf.ndim)
             seen.append((name, leaf, axis, leaf.shape[axis]))
         sizes = {n for *_, n in seen}
         if not sizes:
-            raise ShapeError("vmap: at least one argument must be mapped, and none is; give one an axis in in_axes")
+            raise ShapeError(
+                "vmap: at least one argument must be mapped, and none is; give one an axis in in_axes"
+            )
         if len(sizes) > 1:
-            shown = "; ".join(f"{name} of type {aval} has {n} along axis {axis}" for name, aval, axis, n in seen)
+            shown = "; ".join(
+                f"{name} of type {aval} has {n} along axis {axis}" for name, aval, axis, n in seen
+            )
             raise ShapeError(f"vmap: the mapped axes have different sizes: {shown}")
         return axes, sizes.pop()
 
@@ -109,7 +115,9 @@ class Batched(Transform):
         given = tree.broadcast_prefix(self.out_axes, result.treedef, "vmap: out_axes")
         return [axis for axis, leaf in zip(given, result.leaves, strict=True) if type(leaf) is int]
 
-    def _placed(self, frame: Frame, out: TraceTensor, mapped: bool, axis: int | None, size: int) -> TraceTensor:
+    def _placed(
+        self, frame: Frame, out: TraceTensor, mapped: bool, axis: int | None, size: int
+    ) -> TraceTensor:
         if axis is None:
             if mapped:
                 raise ShapeError(
@@ -146,8 +154,8 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callab
 
     Args:
         fun: a function of arrays and pytrees of arrays, written for one example.
-        in_axes: the axis to map over: an int for all arguments, or a tuple with an entry per argument, each an int, None
-            (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
+        in_axes: the axis to map over: an int for all arguments, or a tuple with an entry per argument, each an int,
+            None (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
 
