@@ -2,7 +2,8 @@
 
 Frames of a thread form a stack, outermost first. An op whose operands belong to several frames is recorded in the
 innermost of them; the others become inputs of that frame, its *captures*, and stay constants there. A value computed
-from outer values alone stays in the outer frame.
+from outer values alone stays in the outer frame, unless the trace is that of a *region*: what the branch of a `cond` or
+the step of a loop computes belongs to it, whatever from, since it may never run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from quabla.ir.op import Op, Refused, define
 from quabla.ir.program import Node, Program, Value, prune
 from quabla.shapes import ShapeDtype, aval_of
 
-__all__ = ["LIVE", "Frame", "TraceTensor", "bind", "constant_op", "frames", "full_op", "full_value", "innermost", "trace"]
+__all__ = [
+    "LIVE",
+    "Frame",
+    "TraceTensor",
+    "bind",
+    "constant_op",
+    "frames",
+    "full_op",
+    "full_value",
+    "innermost",
+    "trace",
+]
 
 
 class TraceTensor(Value):
@@ -52,16 +64,17 @@ class Frame:
     Equal applications of an op are recorded once (a table of those seen), so transforms may recompute freely.
     """
 
-    __slots__ = ("captures", "depth", "inputs", "live", "names", "nodes", "seen", "sources")
+    __slots__ = ("captures", "depth", "inputs", "live", "names", "nodes", "open", "seen", "sources")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.live = True
+        self.open = True  # whether an op on values of this frame is recorded here: live, and no region is traced within
         self.inputs: list[TraceTensor] = []
         self.names: list[str] = []
         self.nodes: list[Node] = []
         self.seen: dict[Any, Any] = {}
-        self.captures: dict[TraceTensor, TraceTensor] = {}  # a value of an outer frame -> the input that stands for it
+        self.captures: dict[TraceTensor, TraceTensor] = {}  # a value of an outer frame -> the input that is it here
         self.sources: list[Any] = []  # keeps the tensors in `seen` alive, since they are known by id there
 
     def input(self, aval: ShapeDtype, name: str) -> TraceTensor:
@@ -152,6 +165,7 @@ class Frame:
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.regions: list[Frame] = []
 
 
 _stack = _Stack()
@@ -176,19 +190,19 @@ def check_live(x: TraceTensor) -> None:
     """Raise `TracerError` unless the trace of `x` is in progress in this thread."""
     if not x.frame.live:
         raise TracerError(
-            f"a traced value ({x.aval}) escaped its trace: it was kept in a global, an attribute or a container while its "
-            "function was traced, and is used after that function returned. Return it from the function, or pass it as "
-            f"an argument{user_line()}"
+            f"a traced value ({x.aval}) escaped its trace: it was kept in a global, an attribute or a container while "
+            "its function was traced, and is used after that function returned. Return it from the function, or pass it "
+            f"as an argument{user_line()}"
         )
     if x.frame not in _stack.frames:
         raise TracerError(
-            f"a traced value ({x.aval}) is used by another thread than the one that traces its function; pass it to the "
-            f"function that the other thread calls only after the trace, as a concrete array{user_line()}"
+            f"a traced value ({x.aval}) is used by another thread than the one that traces its function; let the other "
+            f"thread begin when the function has returned a concrete array{user_line()}"
         )
 
 
 def innermost(values: Sequence[Any]) -> Frame | None:
-    """The innermost frame among the frames of those `values` that are traced; None if none is."""
+    """The frame for an op on `values`: the innermost of those that are traced, or a region within; None if none is."""
     frame = None
     for x in values:
         if type(x) is TraceTensor:
@@ -197,6 +211,8 @@ def innermost(values: Sequence[Any]) -> Frame | None:
                 check_live(x)
             if frame is None or f.depth > frame.depth:
                 frame = f
+    if frame is not None and not frame.open:
+        return _stack.regions[-1]
     return frame
 
 
@@ -219,7 +235,10 @@ def _tensor(array: Any, aval: ShapeDtype) -> Tensor:
 
 
 def trace(
-    fun: Callable[..., Sequence[Any]], in_avals: Sequence[ShapeDtype], names: Sequence[str] = ()
+    fun: Callable[..., Sequence[Any]],
+    in_avals: Sequence[ShapeDtype],
+    names: Sequence[str] = (),
+    region: bool = False,
 ) -> tuple[Program, tuple[TraceTensor, ...]]:
     """Run `fun` on traced values of the given types and return what it did.
 
@@ -227,6 +246,7 @@ def trace(
         fun: takes one traced value per type and returns a sequence of Tensors and traced values.
         in_avals: the types of the inputs.
         names: a name per input.
+        region: whether everything that `fun` computes from traced values belongs to it, even from outer ones alone.
 
     Returns:
         The program, whose inputs are those of `in_avals` and then one per capture, and the captures: the values of
@@ -234,20 +254,34 @@ def trace(
     """
     stack = _stack.frames
     frame = Frame(len(stack))
+    closed = [f for f in stack if f.open] if region else []
+    for f in closed:
+        f.open = False
+    if region:
+        _stack.regions.append(frame)
     stack.append(frame)
     LIVE.append(frame)
     try:
         args = [frame.input(a, names[i] if names else f"x{i}") for i, a in enumerate(in_avals)]
         outputs = tuple([frame.lift(x) for x in fun(*args)])
     finally:
-        frame.live = False
+        frame.live = frame.open = False
         stack.pop()
+        if region:
+            _stack.regions.pop()
+        for f in closed:
+            f.open = True
         LIVE.remove(frame)
     captures = tuple(frame.captures)
     inputs = (*frame.inputs, *frame.captures.values())
     input_names = (*frame.names, *(f"capture/{i}" for i in range(len(captures))))
     program = Program(inputs, prune(frame.nodes, outputs), outputs, input_names)
-    frame.seen, frame.captures, frame.nodes, frame.sources = {}, {}, [], []  # the values outlive the trace: let go
+    frame.seen, frame.captures, frame.nodes, frame.sources = (
+        {},
+        {},
+        [],
+        [],
+    )  # the values outlive the trace: let go
     return program, captures
 
 
@@ -274,4 +308,3 @@ constant_op = define(
         family="source",
     )
 )
-

@@ -124,7 +124,7 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
         call = take_apart(fun, args, kwargs, (), static)
         if not is_traced(call.arrays):
             return fun(*args, **kwargs)
-        staged = stage(fun, call)
+        staged = stage(fun, call, region=True)
         outs = bind(checkpoint_op, (*call.arrays, *staged.captures), {"fun": staged.program})
         return staged.result.put_together(outs)
 

@@ -191,7 +191,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     if type(p) is Tensor:
         return (true_fun if p.numpy().item() else false_fun)(*operands)
     call = take_apart(true_fun, operands, {})
-    yes, no = stage(true_fun, call), stage(false_fun, call)
+    yes, no = stage(true_fun, call, region=True), stage(false_fun, call, region=True)
     (true, false), captures = merge_captures((yes, no))
     avals = same_result(
         "cond",

@@ -72,7 +72,7 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
             return [*first, *second], structure
 
         call = take_apart(fun, (index_aval, *before, *avals, *after), {}, abstract=True)
-        staged = stage(run, call, split=divide)
+        staged = stage(run, call, split=divide, region=True)
         return staged, len(avals)
 
     return stage_step

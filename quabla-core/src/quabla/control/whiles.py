@@ -79,12 +79,12 @@ def while_loop(
             return arrays, result
 
         call = take_apart(body_fun, (index_aval, *before, *avals), {}, abstract=True)
-        return stage(lambda i, *args: call_with(body_fun, args), call, split=divide), len(avals)
+        return stage(lambda i, *args: call_with(body_fun, args), call, split=divide, region=True), len(avals)
 
     body = settle("while_loop", body_fun, carry, stage_body)
     avals = [x.aval for x in carry.arrays]
     call = take_apart(cond_fun, (index_aval, *before, *avals), {}, abstract=True)
-    asked = stage(lambda i, *args: _predicate(cond_fun, call_with(cond_fun, args)), call)
+    asked = stage(lambda i, *args: _predicate(cond_fun, call_with(cond_fun, args)), call, region=True)
     programs, captures = merge_captures((body, asked))
     step, ask = (_captures_first(p, 1 + len(before), len(captures)) for p in programs)
     ask = Program(ask.inputs[1:], ask.nodes, ask.outputs)

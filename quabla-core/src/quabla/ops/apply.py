@@ -151,7 +151,7 @@ def batch_elementwise(op: Op, operands: Any, mapped: Any, size: int, params: Any
 
 def unary(op: Op, x: Any) -> Any:
     """Apply a unary op, by the short way for a traced floating operand."""
-    if type(x) is TraceTensor and x.frame.live and x.aval.dtype.kind == "f":
+    if type(x) is TraceTensor and x.frame.open and x.aval.dtype.kind == "f":
         return x.frame.emit(op, (x,), {})
     return apply(op, (x,), op.name)
 
@@ -160,11 +160,11 @@ def binary(op: Op, x: Any, y: Any) -> Any:
     """Apply a binary op, by the short way for two traced floating operands of one type, or one and a number."""
     if type(x) is TraceTensor:
         if type(y) is TraceTensor:
-            if x.aval is y.aval and x.frame is y.frame and x.frame.live and x.aval.dtype.kind == "f":
+            if x.aval is y.aval and x.frame is y.frame and x.frame.open and x.aval.dtype.kind == "f":
                 return x.frame.emit(op, (x, y), {})
-        elif type(y) in _REALS and x.frame.live and x.aval.dtype.kind == "f":
+        elif type(y) in _REALS and x.frame.open and x.aval.dtype.kind == "f":
             return x.frame.emit(op, (x, x.frame.full(y, x.aval)), {})
-    elif type(y) is TraceTensor and type(x) in _REALS and y.frame.live and y.aval.dtype.kind == "f":
+    elif type(y) is TraceTensor and type(x) in _REALS and y.frame.open and y.aval.dtype.kind == "f":
         return y.frame.emit(op, (y.frame.full(x, y.aval), y), {})
     return apply(op, (x, y), op.name)
 

@@ -1,8 +1,8 @@
 """From a user's function and arguments to a Program, and back to a user's results.
 
-The transforms proper (`forward`, `reverse`, `batch`) know nothing of pytrees, argument positions or closures: those live
-here. A call is taken apart into array leaves and static leaves; the function is traced on the types of the former; the
-traced values of enclosing functions that it closes over are found as captures.
+The transforms proper (`forward`, `reverse`, `batch`) know nothing of pytrees, argument positions or closures: those
+live here. A call is taken apart into array leaves and static leaves; the function is traced on the types of the former;
+the traced values of enclosing functions that it closes over are found as captures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms.forward import replay
 
-__all__ = ["Call", "Result", "Static", "a_kind", "as_outputs", "inline", "name_of", "stage", "take_apart", "target"]
+__all__ = [
+    "Call",
+    "Result",
+    "Static",
+    "a_kind",
+    "as_outputs",
+    "inline",
+    "name_of",
+    "stage",
+    "take_apart",
+    "target",
+]
 
 
 class Static:
@@ -123,7 +134,9 @@ def _leaf_names(fun: Any, treedef: Any) -> list[str]:
 def _parameters(fun: Any) -> list[str]:
     root = getattr(fun, "root", fun)
     try:
-        return [p.name for p in inspect.signature(root).parameters.values() if p.kind.name != "VAR_POSITIONAL"]
+        return [
+            p.name for p in inspect.signature(root).parameters.values() if p.kind.name != "VAR_POSITIONAL"
+        ]
     except (TypeError, ValueError):
         return []
 
@@ -151,6 +164,7 @@ def take_apart(
     as_arrays: Collection[int] = (),
     static: Collection[int] = (),
     abstract: bool = False,
+    static_names: Collection[str] = (),
 ) -> Call:
     """Take the arguments of a call apart.
 
@@ -162,12 +176,15 @@ def take_apart(
             Python bools become bool arrays; elsewhere they are static.
         static: the positions that are static as a whole; their arguments must be hashable.
         abstract: whether ShapeDtype leaves are allowed.
+        static_names: the keyword arguments that are static as a whole.
 
     Raises:
         TypeError: a leaf that is neither array nor number, or a static argument that is not hashable.
     """
     if static:
         args = tuple(_StaticArgument(_hashable(fun, i, a)) if i in static else a for i, a in enumerate(args))
+    if static_names and kwargs:
+        kwargs = {k: _StaticArgument(_hashable(fun, k, v)) if k in static_names else v for k, v in kwargs.items()}
     flat, treedef = tree.flatten((args, kwargs))
     leaves: list[Any] = []
     arrays: list[Any] = []
@@ -204,12 +221,12 @@ class _StaticArgument:
         self.value = value
 
 
-def _hashable(fun: Any, i: int, value: Any) -> Any:
+def _hashable(fun: Any, i: int | str, value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
         raise DtypeError(
-            f"{name_of(fun)}: static argument {i} is {a_kind(value)}, which is not hashable; pass a tuple, a number, a "
+            f"{name_of(fun)}: static argument {i!r} is {a_kind(value)}, which is not hashable; pass a tuple, a number, a "
             "string or a frozen dataclass"
         ) from None
     return value
@@ -234,8 +251,8 @@ def _as_leaf(fun: Any, treedef: Any, i: int, leaf: Any) -> Tensor:
         except (ShapeError, DtypeError) as error:
             raise type(error)(f"{where}: {str(error).removeprefix('asarray: ')}") from error
     raise DtypeError(
-        f"{where} is {a_kind(leaf)}; arguments are arrays, numbers and containers (tuples, lists, dicts, dataclasses) of "
-        "them. Let the function close over other values, or mark them static: quabla.jit(f, static_argnums=...)"
+        f"{where} is {a_kind(leaf)}; arguments are arrays, numbers and containers (tuples, lists, dicts, dataclasses) "
+        "of them. Let the function close over other values, or mark them static: quabla.jit(f, static_argnums=...)"
     )
 
 
@@ -337,7 +354,9 @@ def stage(
 
     def run(*arrays: Any) -> list[Any]:
         args, kwargs = call.put_together(arrays)
-        outputs, result = as_outputs(fun, fun(*args, **kwargs)) if split is None else split(fun(*args, **kwargs))
+        outputs, result = (
+            as_outputs(fun, fun(*args, **kwargs)) if split is None else split(fun(*args, **kwargs))
+        )
         kept.append(result)
         return outputs
 
@@ -368,5 +387,3 @@ def inline(program: Program, bindings: Sequence[Any]) -> list[Any]:
         for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
             value[v] = o
     return [value[v] for v in program.outputs]
-
-
