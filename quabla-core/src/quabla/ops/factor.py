@@ -107,10 +107,17 @@ def lu_solve(factors: Any, pivots: Any, b: Any, transposed: bool) -> Any:
     return bind(lu_solve_op, (factors, pivots, b), {"transposed": transposed})
 
 
+def _check_factors(name: str, factors: ShapeDtype, pivots: ShapeDtype) -> None:
+    square(name, factors)
+    expected = aval_of(factors.shape[:-1], int64)
+    if pivots is not expected:
+        raise ShapeError(f"{name}: factors {factors} have pivots {expected}, got {pivots}")
+
+
 def _lu_solve_infer(factors: ShapeDtype, pivots: ShapeDtype, b: ShapeDtype, *, transposed: bool) -> ShapeDtype:
-    square("lu_solve", factors)
-    if b.shape[:-1] != factors.shape[:-1] or b.dtype is not factors.dtype or pivots.shape != factors.shape[:-1]:
-        raise ShapeError(f"lu_solve: factors {factors}, pivots {pivots} and right-hand side {b} do not fit")
+    _check_factors("lu_solve", factors, pivots)
+    if b.shape[:-1] != factors.shape[:-1] or b.dtype is not factors.dtype:
+        raise ShapeError(f"lu_solve: factors {factors} and right-hand side {b} do not fit")
     return b
 
 
@@ -202,7 +209,7 @@ def lu_det(factors: Any, pivots: Any, signs: bool = False) -> Any:
 
 
 def _lu_det_infer(factors: ShapeDtype, pivots: ShapeDtype, *, signs: bool) -> ShapeDtype:
-    square("lu_det", factors)
+    _check_factors("lu_det", factors, pivots)
     return aval_of(factors.shape[:-2], factors.dtype)
 
 
