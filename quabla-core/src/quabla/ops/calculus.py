@@ -127,7 +127,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any
     first, last = (reshape_to(_along(fp, i, i + 1, 0), ()) for i in (0, n - 1))
     low, high = (reshape_to(_along(xp, i, i + 1, 0), ()) for i in (0, n - 1))
     if n == 1:
-        out = add(mul(x, 0.0), first)
+        out = broadcast(first, x.shape)
     else:
         i = minimum(maximum(sub(find(xp, x, "right"), 1), 0), n - 2)
         j = add(i, 1)
