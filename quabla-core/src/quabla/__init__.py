@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quabla import tree
+from quabla import linalg, tree
 from quabla.arrays.convert import array, asarray
 from quabla.arrays.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
 from quabla.arrays.tensor import Array, Tensor
@@ -167,7 +167,7 @@ def __getattr__(name: str) -> Any:
     """Modules that are imported when first used, and names that plugins contribute."""
     import importlib
 
-    if name in ("linalg", "optim", "testing"):
+    if name in ("optim", "testing"):
         return importlib.import_module(f"quabla.{name}")
     if name.startswith("_"):
         raise AttributeError(f"module 'quabla' has no attribute {name!r}")
