@@ -157,9 +157,11 @@ def through_mask(ct: Any, function: Any, of_mask: Any = None) -> Any:
         return function(ct)
     c, x, y = node.inputs
     kept = 2 if full_value(x) == 0.0 else 1 if full_value(y) == 0.0 else 0
-    out = function(node.inputs[kept]) if kept else function(ct)
-    if not kept or out is None:
-        return out
+    if not kept:
+        return function(ct)
+    out = through_mask(node.inputs[kept], function, of_mask)
+    if out is None:
+        return None
     mask, zero = c if of_mask is None else of_mask(c), zeros_like(out)
     return bind(node.op, (mask, out, zero) if kept == 1 else (mask, zero, out), {})
 
