@@ -25,7 +25,7 @@ def expect(program: Program, text: str) -> None:
 
 
 def lowered(fun: Any, *args: Any) -> Program:
-    return qb.jit(fun, device="reference").lower(*args).program
+    return qb.jit(fun, device="reference").lower(*args).program.graph
 
 
 def value(aval: ShapeDtype, node: Node | None = None, index: int = 0) -> Value:

@@ -31,6 +31,8 @@ from quabla.dtypes import bool_, dtype, float32, float64, int64
 from quabla.errors import (
     BackendError,
     DtypeError,
+    FileFormatError,
+    NanError,
     QuablaError,
     RetraceLimitError,
     ShapeError,
@@ -133,6 +135,8 @@ from quabla.shapes import ShapeDtype
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
 from quabla.transforms.jit import jit
+from quabla.transforms.programs import Compiler, Executable, Program
+from quabla.transforms.storage import load_program
 from quabla.transforms.vmap import vmap
 
 __version__ = "0.2.0"
@@ -141,7 +145,7 @@ remat = checkpoint
 
 # The names that shadow builtins (abs, all, any, divmod, max, min, round, sum) are attributes but not part of `import *`.
 __all__ = [
-    "Array", "BackendError", "DtypeError", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError",
+    "Array", "BackendError", "Compiler", "DtypeError", "Executable", "FileFormatError", "NanError", "Program", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError",
     "Tensor", "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange",
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
     "array", "asarray", "astype", "atan2", "bool_", "broadcast_to", "cbrt", "ceil", "checkpoint",
@@ -150,7 +154,7 @@ __all__ = [
     "erfc", "exp", "exp2", "expand_dims", "expm1", "eye", "flip", "float32", "float64", "floor",
     "floor_divide", "fmod", "fori_loop", "full", "full_like", "gelu", "grad", "greater", "greater_equal",
     "hessian", "hypot", "inner", "int64", "interp", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp",
-    "kron", "less", "less_equal", "linalg", "linspace", "log", "log10", "log1p", "log2", "log_softmax",
+    "kron", "less", "less_equal", "linalg", "linspace", "load_program", "log", "log10", "log1p", "log2", "log_softmax",
     "logaddexp", "logical_and", "logical_not", "logical_or", "logsumexp", "matmul", "maximum", "mean",
     "meshgrid", "minimum", "mod", "moveaxis", "mul", "nan_to_num", "nanmean", "nansum", "neg", "norm",
     "not_equal", "ones", "ones_like", "optim", "outer", "pad", "polyval", "power", "prod", "ravel",

@@ -9,6 +9,8 @@ from __future__ import annotations
 __all__ = [
     "BackendError",
     "DtypeError",
+    "FileFormatError",
+    "NanError",
     "QuablaError",
     "RetraceLimitError",
     "ShapeError",
@@ -61,3 +63,30 @@ class BackendError(QuablaError, RuntimeError):
     def __init__(self, message: str, *, plugin: str | None = None) -> None:
         super().__init__(message)
         self.plugin = plugin
+
+
+class FileFormatError(QuablaError, ValueError):
+    """A file that is not what it should be: damaged, cut short, of a newer version, or of another kind."""
+
+
+class NanError(QuablaError, FloatingPointError):
+    """A result that holds NaN, found by `quabla.debug_nans`.
+
+    Attributes:
+        op: the name of the operation that made the first NaN, or None.
+        line: the user's line that called for it, as "model.py, line 12: y = qb.log(x)", or None.
+        operands: its operands, NumPy arrays.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        line: str | None = None,
+        operands: tuple[object, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.op = op
+        self.line = line
+        self.operands = operands

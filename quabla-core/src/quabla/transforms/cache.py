@@ -21,14 +21,16 @@ class SignatureCache:
         entries: signature -> what was compiled for it, in the order of compilation.
         guard: the short way in for the signature compiled last, called as `guard(transform, args, kwargs)`.
         lock: held while tracing and compiling, so that threads that arrive together compile once.
+        warned: whether it was said that the device computes float64 in float32.
     """
 
-    __slots__ = ("__weakref__", "entries", "guard", "lock")
+    __slots__ = ("__weakref__", "entries", "guard", "lock", "warned")
 
     def __init__(self, guard: Callable[..., Any]) -> None:
         self.entries: dict[Any, Any] = {}
         self.guard = guard
         self.lock = threading.RLock()
+        self.warned = False
 
 
 _first_guard: Callable[..., Any]

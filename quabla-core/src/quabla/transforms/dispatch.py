@@ -22,7 +22,9 @@ This file is the one place in which code is generated as text for Python.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,7 +36,8 @@ from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import frames, innermost
 from quabla.backends import registry
 from quabla.backends.protocol import Executable, NativeEntry
-from quabla.errors import RetraceLimitError, TracerError
+from quabla.dtypes import float64
+from quabla.errors import RetraceLimitError
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms import cache
@@ -43,7 +46,7 @@ from quabla.transforms.staging import Call, Result, Staged, as_outputs, inline, 
 if TYPE_CHECKING:
     from quabla.transforms.transform import Transform
 
-__all__ = ["Compiled", "compile_call", "slow_call"]
+__all__ = ["Compiled", "make_guard", "slow_call", "stage_call", "warn_of_float64"]
 
 _inserting = threading.Lock()
 
@@ -67,7 +70,14 @@ class Compiled:
 
 def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a transform on any arguments: record it in a trace, or look up, if need be compile, and run its program."""
-    call = take_apart(transform, args, kwargs, transform.as_arrays, transform.static_argnums)
+    call = take_apart(
+        transform,
+        args,
+        kwargs,
+        transform.as_arrays,
+        transform.static_argnums,
+        static_names=transform.static_argnames,
+    )
     if innermost(call.arrays) is not None:
         return transform.apply(args, kwargs)
     if frames():
@@ -81,7 +91,7 @@ def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any
             found = entries.get(call.key)
             if found is None:
                 _check_limit(transform, call)
-                found = _compile(transform, call, _stage(transform, call))
+                found = _compile(transform, call, stage_call(transform, call))
     return found.run(call.arrays)
 
 
@@ -94,7 +104,7 @@ def _call_within_trace(transform: Transform, call: Call) -> Any:
     found = transform.cache.entries.get(call.key)
     if found is None:
         _check_limit(transform, call)
-    staged = _stage(transform, call)
+    staged = stage_call(transform, call)
     if staged.captures:
         return staged.result.put_together(inline(staged.program, [*call.arrays, *staged.captures]))
     return (found or _compile(transform, call, staged)).run(call.arrays)
@@ -107,7 +117,7 @@ def _check_limit(transform: Transform, call: Call) -> None:
 
 def _compile(transform: Transform, call: Call, staged: Staged) -> Compiled:
     """Compile what was staged for `call`, and keep it."""
-    executable = _compile_program(staged.program, transform.device)
+    executable = _compile_program(transform, staged.program)
     compiled = Compiled(executable, call.without_arrays(), staged.result)
     with _inserting:
         transform.cache.entries[call.key] = compiled
@@ -118,7 +128,8 @@ def _compile(transform: Transform, call: Call, staged: Staged) -> Compiled:
     return compiled
 
 
-def _stage(transform: Transform, call: Call) -> Staged:
+def stage_call(transform: Transform, call: Call) -> Staged:
+    """Trace a transform on the types of a call."""
     return stage(
         lambda *a, **k: transform.apply(a, k),
         call,
@@ -127,25 +138,34 @@ def _stage(transform: Transform, call: Call) -> Staged:
     )
 
 
-def compile_call(transform: Transform, call: Call) -> tuple[Compiled, Program]:
-    """Trace and compile for a signature that may consist of types alone, outside the cache.
-
-    Raises:
-        TracerError: the function closes over a traced value.
-    """
-    staged = _stage(transform, call)
-    if staged.captures:
-        raise TracerError(
-            f"{name_of(transform)}: cannot be lowered inside a trace, since it closes over traced values; pass them as "
-            "arguments"
-        )
-    program = staged.program
-    return Compiled(_compile_program(program, transform.device), call.without_arrays(), staged.result), program
-
-
-def _compile_program(program: Program, device: str | None) -> Executable:
-    backend, name = registry.backend_for(device)
+def _compile_program(transform: Transform, program: Program) -> Executable:
+    backend, name = registry.backend_for(transform.device)
+    warn_of_float64(transform, program, backend, name)
     return backend.compile(backend.lower(program, name))
+
+
+def warn_of_float64(transform: Transform, program: Program, backend: Any, device: str) -> None:
+    """Warn, once per function, that a device computes a float64 program in float32."""
+    # What the default device can do is no question, and to ask it would import pydantic.
+    if transform.device is None or transform.cache.warned or backend.platform == registry.DEFAULT:
+        return
+    double = any(a.dtype is float64 and not a.weak for a in (*program.in_avals, *program.out_avals))
+    if double and not backend.capabilities.native_float64:
+        transform.cache.warned = True
+        warnings.warn(
+            f"{name_of(transform)}: the device {device!r} computes float64 in float32, so results have about 7 digits; pass "
+            "float32 arrays (x.astype('float32')) to say so, or use the device 'cpu'",
+            UserWarning,
+            stacklevel=_outside(),
+        )
+
+
+def _outside() -> int:
+    """The stack level, for the caller's `warnings.warn`, of the user's line that led here."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and (frame.f_globals.get("__name__") or "").partition(".")[0] == "quabla":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _limit_message(transform: Transform, call: Call) -> str:
@@ -244,7 +264,9 @@ class _Taking:
                         inner.append((f"{name}_{j}", child, (*path, j)))
                         assignments.append(f"{name}_{j} = {name}[{key!r}]")
                 elif node.type in (list, tuple):
-                    checks.append(f"type({name}) is {node.type.__name__} and len({name}) == {len(node.children)}")
+                    checks.append(
+                        f"type({name}) is {node.type.__name__} and len({name}) == {len(node.children)}"
+                    )
                     for j, child in enumerate(node.children):
                         inner.append((f"{name}_{j}", child, (*path, j)))
                         assignments.append(f"{name}_{j} = {name}[{j}]")
@@ -302,7 +324,7 @@ def _calling(entry: NativeEntry, leaves: list[str], names: dict[str, Any]) -> li
 
 
 def allocate(nbytes: int) -> tuple[Any, int, int]:
-    """Uninitialised memory: an object that exposes and keeps it, and the address and offset of a 64-byte boundary in it."""
+    """Uninitialised memory: an object that keeps it, and the address and offset of a 64-byte boundary in it."""
     array = np.empty(nbytes + 64, np.uint8)
     address = array.__array_interface__["data"][0]
     shift = -address % 64
@@ -317,7 +339,8 @@ def _wrapping(compiled: Compiled, entry: NativeEntry, names: dict[str, Any]) -> 
         names[f"R{i}"] = aval
         at = f"shift + {offset}" if large else str(offset)
         lines.append(
-            f"r{i} = new(Tensor); r{i}.address = base + {offset}; r{i}.aval = R{i}; r{i}.owner = block; r{i}.offset = {at}"
+            f"r{i} = new(Tensor); r{i}.address = base + {offset}; r{i}.aval = R{i}; "
+            f"r{i}.owner = block; r{i}.offset = {at}"
         )
     outputs = [f"r{i}" for i in range(len(compiled.executable.out_avals))]
     shown = _expression(compiled.result, outputs)

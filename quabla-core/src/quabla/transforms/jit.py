@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, final
 
 from quabla.errors import DtypeError
-from quabla.ir.program import Program
-from quabla.transforms import dispatch
-from quabla.transforms.staging import name_of, take_apart
+from quabla.transforms.aot import Lowered, lower_call
+from quabla.transforms.staging import name_of
 from quabla.transforms.transform import Transform
 
 __all__ = ["jit"]
-
-
-@dataclass(frozen=True)
-class LoweredFunction:
-    """A function traced for one signature: what `jit(f).lower(...)` returns.
-
-    Attributes:
-        program: the traced program.
-    """
-
-    program: Program
-    _compiled: dispatch.Compiled
-    _name: str
-
-    def compile(self) -> Callable[..., Any]:
-        """The compiled function, for exactly the structure and types it was lowered for.
-
-        Example:
-            >>> import quabla as qb
-            >>> f = qb.jit(lambda x: x * 2.0).lower(qb.ShapeDtype((2,))).compile()
-            >>> f(qb.array([1.0, 2.0])).tolist()
-            [2.0, 4.0]
-        """
-        compiled, name = self._compiled, self._name
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            taken = take_apart(call, args, kwargs)
-            if taken.key != compiled.call.key:
-                raise DtypeError(f"{name}: compiled for {compiled.call.shown()}, called with {taken.shown()}")
-            return compiled.run(taken.arrays)
-
-        return call
 
 
 @final
@@ -54,22 +21,38 @@ class Jitted(Transform):
     kind = "jit"
 
     def __init__(
-        self, fun: Callable[..., Any], device: str | None, static_argnums: tuple[int, ...], max_traces: int
+        self,
+        fun: Callable[..., Any],
+        device: str | None,
+        static_argnums: tuple[int, ...],
+        static_argnames: tuple[str, ...],
+        max_traces: int,
     ) -> None:
-        super().__init__(fun, (device, static_argnums))
+        super().__init__(fun, (device, static_argnums, static_argnames))
         self.device = device
         self.static_argnums = static_argnums
+        self.static_argnames = static_argnames
         self.max_traces = max_traces
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Trace through: within another trace, a jitted function is the function."""
         return self.fun(*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> LoweredFunction:
-        """Trace and lower for the types of these arguments, which may be arrays or `ShapeDtype`s."""
-        call = take_apart(self, args, kwargs, self.as_arrays, self.static_argnums, abstract=True)
-        compiled, program = dispatch.compile_call(self, call)
-        return LoweredFunction(program, compiled, name_of(self))
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace and check for the types of these arguments, without running anything.
+
+        Args:
+            args: arguments as for a call; `ShapeDtype`s may stand for arrays.
+            kwargs: keyword arguments, likewise.
+
+        Returns:
+            What can be read (`as_text`, `as_stablehlo`), saved, and compiled.
+
+        Raises:
+            UnsupportedOperationError: the device is not there or cannot do an operation; `.op` and `.device` name them.
+            TracerError: the function needs the value of a traced array, or closes over one.
+        """
+        return lower_call(self, args, kwargs)
 
 
 def jit(
@@ -77,6 +60,8 @@ def jit(
     device: str | None = None,
     static_argnums: int | tuple[int, ...] = (),
     max_traces: int = 8,
+    *,
+    static_argnames: str | tuple[str, ...] = (),
 ) -> Jitted:
     """Compile a function: the first call for each signature traces it, later ones run native code.
 
@@ -86,8 +71,11 @@ def jit(
     Args:
         fun: a function of arrays and pytrees of arrays.
         device: "cpu" (also None), or another that `quabla.devices()` lists, such as "name:1".
-        static_argnums: positions of hashable arguments that are part of the signature as they are.
+        static_argnums: positions of hashable arguments that are part of the signature as they are; negative ones count
+            from the end of the parameters.
         max_traces: how many signatures may be compiled.
+        static_argnames: names of such arguments, however they are passed; with either of the two given, the parameters
+            of `fun` tell the other.
 
     Returns:
         A function of the same arguments. Its `lower` method compiles ahead of time.
@@ -105,11 +93,50 @@ def jit(
     """
     if device is not None and not isinstance(device, str):
         raise DtypeError(f"jit: device must be a string such as 'cpu', got {device!r}")
-    static = (static_argnums,) if type(static_argnums) is int else static_argnums
-    if not isinstance(static, (tuple, list)) or any(type(i) is not int or i < 0 for i in static):
-        raise DtypeError(f"jit: static_argnums must be a non-negative int or a tuple of them, got {static_argnums!r}")
+    positions, names = _static(fun, static_argnums, static_argnames)
     if type(max_traces) is not int or max_traces < 1:
         raise DtypeError(f"jit: max_traces must be a positive int, got {max_traces!r}")
-    return Jitted(fun, device, tuple(static), max_traces)
+    return Jitted(fun, device, positions, names, max_traces)
 
 
+def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The static arguments by position and by name: each way of passing one is covered.
+
+    Raises:
+        DtypeError: a position or name that `fun` does not have.
+    """
+    numbers = (argnums,) if type(argnums) is int else argnums
+    if not isinstance(numbers, (tuple, list)) or any(type(i) is not int for i in numbers):
+        raise DtypeError(f"jit: static_argnums must be an int or a tuple of them, got {argnums!r}")
+    names = (argnames,) if isinstance(argnames, str) else argnames
+    if not isinstance(names, (tuple, list)) or any(not isinstance(n, str) for n in names):
+        raise DtypeError(f"jit: static_argnames must be a string or a tuple of them, got {argnames!r}")
+    if not numbers and not names:
+        return (), ()
+    try:
+        parameters = list(inspect.signature(getattr(fun, "root", fun)).parameters.values())
+    except (TypeError, ValueError):
+        if any(i < 0 for i in numbers):
+            raise DtypeError(
+                f"jit: a negative static_argnums {argnums!r} needs to know the parameters of {name_of(fun)}, which it does "
+                "not tell; count from the front"
+            ) from None
+        return tuple(numbers), tuple(names)
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    found: dict[int, None] = {}
+    for i in numbers:
+        if i < -len(places) or (i >= len(places) and not open_ended):
+            raise DtypeError(
+                f"jit: static_argnums {i} is out of range: {name_of(fun)} has {len(places)} positional parameters"
+            )
+        found[i + len(places) if i < 0 else i] = None
+    known = [p.name for p in parameters]
+    for n in names:
+        if n not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise DtypeError(
+                f"jit: static_argnames names {n!r}, but the parameters of {name_of(fun)} are {', '.join(known)}"
+            )
+    by_name = dict.fromkeys([*names, *(places[i].name for i in found if i < len(places))])
+    found.update((i, None) for i, p in enumerate(places) if p.name in by_name)
+    return tuple(found), tuple(by_name)

@@ -165,6 +165,7 @@ def take_apart(
     static: Collection[int] = (),
     abstract: bool = False,
     static_names: Collection[str] = (),
+    within: bool = False,
 ) -> Call:
     """Take the arguments of a call apart.
 
@@ -177,6 +178,8 @@ def take_apart(
         static: the positions that are static as a whole; their arguments must be hashable.
         abstract: whether ShapeDtype leaves are allowed.
         static_names: the keyword arguments that are static as a whole.
+        within: whether an enclosing trace is being recorded, so that the call is no signature to keep: values of other
+            types, static to that trace, then pass outside of `as_arrays`.
 
     Raises:
         TypeError: a leaf that is neither array nor number, or a static argument that is not hashable.
@@ -204,6 +207,9 @@ def take_apart(
         elif kind is ShapeDtype and abstract:
             leaves.append(leaf)
             arrays.append(leaf)
+            continue
+        elif within and i not in converts and not _holds_numbers(leaf):
+            leaves.append(Static(leaf))
             continue
         else:
             leaf = _as_leaf(fun, treedef, i, leaf)

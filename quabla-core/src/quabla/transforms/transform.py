@@ -12,7 +12,7 @@ from typing import Any
 
 from quabla.arrays.tracer import LIVE
 from quabla.errors import DtypeError
-from quabla.transforms import dispatch  # noqa: F401 - installs the guard with which caches begin
+from quabla.transforms import dispatch
 from quabla.transforms.cache import cache_for
 from quabla.transforms.staging import a_kind, name_of
 
@@ -34,6 +34,7 @@ class Transform:
     device: str | None = None
     max_traces = 8
     static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -54,6 +55,9 @@ class Transform:
         self.chain = (*(inner.chain if inner else ()), (self.kind, config))
         self.as_arrays = as_arrays | inner.as_arrays if inner else as_arrays
         self.passing = has_aux or (inner.passing if inner else False)
+        if inner:  # what is static to the inner function is static here, unless it is differentiated
+            self.static_argnums = tuple([i for i in inner.static_argnums if i not in self.as_arrays])
+            self.static_argnames = inner.static_argnames
         self.cache = cache_for(self.root, self.chain)
         self.__name__ = f"{self.kind}({name_of(fun)})"
         self.__doc__ = getattr(fun, "__doc__", None)
@@ -94,4 +98,3 @@ def normalize_argnums(where: str, argnums: Any) -> tuple[tuple[int, ...], bool]:
     if not isinstance(given, (tuple, list)) or not given or any(type(i) is not int for i in given):
         raise DtypeError(f"{where}: argnums must be an int or a tuple of ints, got {argnums!r}")
     return tuple(given), single
-
