@@ -42,7 +42,8 @@ HEAD = """<!-- Written by tools/ops_table.py from the op records. Do not edit: r
 # Ops
 
 Every primitive that a program can hold, from its record (`quabla/ir/op.py`). What users call is built on these: `mean`
-is `reduce_sum` and `div`, `einsum` is `dot_general` with `transpose` and `reshape`, indexing is `slice` and `reshape`.
+is `reduce_sum` and `div`, `einsum` is `dot_general` with `transpose` and `reshape`, indexing is `slice`,
+`gather` and `reshape`, and `sort` is `argsort` and `gather`.
 
 The columns:
 

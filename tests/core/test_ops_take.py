@@ -342,3 +342,16 @@ def test_against_jax(name: str) -> None:
         np.testing.assert_allclose(
             qb.vmap(qb.grad(ours))(qb.array(np.stack([x, c]))).numpy(), mapped, rtol=1e-12, atol=1e-13
         )
+
+
+METHODS: tuple[Callable[[Any], Any], ...] = (
+    lambda x: x.take([2, 0], 1), lambda x: x.take([5, 5]), lambda x: x.argsort(), lambda x: x.argsort(axis=0),
+    lambda x: x.argmax(), lambda x: x.argmin(axis=1, keepdims=True), lambda x: x.cumsum(), lambda x: x.cumprod(axis=1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_those_of_numpy(method: Callable[[Any], Any]) -> None:
+    x = X[0]
+    same(method(qb.array(x)), method(x))
+    same(qb.jit(method)(qb.array(x)), method(x))

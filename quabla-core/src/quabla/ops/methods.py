@@ -19,8 +19,22 @@ from quabla.arrays.view import TensorView, slice_bounds, view_of
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Op
-from quabla.ops import compare, diagonals, elementwise, index, matmul, powers, reduce, rounding, statistics, structure
+from quabla.ops import (
+    compare,
+    cumulative,
+    diagonals,
+    elementwise,
+    index,
+    matmul,
+    powers,
+    reduce,
+    rounding,
+    statistics,
+    structure,
+)
 from quabla.ops import shape as shaping
+from quabla.ops import sort as sorting
+from quabla.ops import take as taking
 from quabla.ops.apply import binary, operand, unary
 
 __all__ = ["Methods"]
@@ -95,7 +109,9 @@ def _power(x: Any, y: Any) -> Any:
         return powers.integer_power(x, y)
     for operand_ in (x, y):
         if type(operand_) is bool or getattr(operand_, "dtype", None) is bool_:
-            raise DtypeError("power: takes floating operands, got a bool; convert it with .astype(quabla.float64)")
+            raise DtypeError(
+                "power: takes floating operands, got a bool; convert it with .astype(quabla.float64)"
+            )
     return powers.power(x, y)
 
 
@@ -182,7 +198,9 @@ class Methods:
 
     # --- functions as methods -------------------------------------------------------------------------------------
 
-    add, sub, mul, div = (_binary(f) for f in (elementwise.add, elementwise.sub, elementwise.mul, elementwise.div))
+    add, sub, mul, div = (
+        _binary(f) for f in (elementwise.add, elementwise.sub, elementwise.mul, elementwise.div)
+    )
     maximum, minimum = _binary(elementwise.maximum), _binary(elementwise.minimum)
     equal, not_equal = _binary(compare.equal), _binary(compare.not_equal)
     less, less_equal = _binary(compare.less), _binary(compare.less_equal)
@@ -195,12 +213,17 @@ class Methods:
     abs, sign, neg = _unary(elementwise.abs), _unary(elementwise.sign), _unary(elementwise.neg)
     exp, log, sqrt = _unary(elementwise.exp), _unary(elementwise.log), _unary(elementwise.sqrt)
     sin, cos, tanh = _unary(elementwise.sin), _unary(elementwise.cos), _unary(elementwise.tanh)
-    relu, sigmoid, softplus = _unary(elementwise.relu), _unary(elementwise.sigmoid), _unary(elementwise.softplus)
+    relu, sigmoid, softplus = (
+        _unary(elementwise.relu),
+        _unary(elementwise.sigmoid),
+        _unary(elementwise.softplus),
+    )
     stop_gradient = _unary(elementwise.stop_gradient)
 
     sum, mean, norm = _reduction(reduce.sum), _reduction(reduce.mean), _reduction(reduce.norm)
     max, min = _reduction(reduce.max), _reduction(reduce.min)
     prod = _reduction(statistics.prod)
+    argmax, argmin = _reduction(sorting.argmax), _reduction(sorting.argmin)
     any, all = _reduction(reduce.any), _reduction(reduce.all)
 
     def powi(self, exponent: Any) -> Any:
@@ -251,6 +274,22 @@ class Methods:
     def broadcast_to(self, *shape: Any) -> Any:
         """The same as `quabla.broadcast_to(x, shape)`; the extents may also come one by one."""
         return shaping.broadcast_to(self, _one_or_several(shape))
+
+    def take(self, indices: Any, axis: int | None = None) -> Any:
+        """The same as `quabla.take(x, indices, axis)`."""
+        return taking.take(self, indices, axis)
+
+    def argsort(self, axis: int | None = -1) -> Any:
+        """The same as `quabla.argsort(x, axis)`."""
+        return sorting.argsort(self, axis)
+
+    def cumsum(self, axis: int | None = None) -> Any:
+        """The same as `quabla.cumsum(x, axis)`."""
+        return cumulative.cumsum(self, axis)
+
+    def cumprod(self, axis: int | None = None) -> Any:
+        """The same as `quabla.cumprod(x, axis)`."""
+        return cumulative.cumprod(self, axis)
 
     def ravel(self) -> Any:
         """The same as `quabla.ravel(x)`."""

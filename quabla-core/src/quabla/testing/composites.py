@@ -16,7 +16,19 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import trace
 from quabla.dtypes import dtype, float32, float64
 from quabla.ir.program import Program
-from quabla.ops import compare, elementwise, index, matmul, reduce, shape, structure
+from quabla.ops import (
+    compare,
+    cumulative,
+    elementwise,
+    index,
+    interpolate,
+    matmul,
+    reduce,
+    shape,
+    sort,
+    structure,
+    take,
+)
 from quabla.testing.table import types_of
 from quabla.transforms import batch, forward, reverse
 
@@ -123,6 +135,19 @@ def _broadcasts(x: Any, y: Any, z: Any) -> list[Any]:
     return [x + y * z, elementwise.maximum(x, z) / (1.0 + y * y), picked]
 
 
+def _positions(x: Any, y: Any) -> list[Any]:
+    # Positions that are found, computed and known, between kernels that make and use what is moved.
+    order = sort.argsort(elementwise.sin(x), axis=1)
+    ranked = take.take_along_axis(x * 2.0, order, axis=1)
+    best = take.take(y, sort.argmax(x, axis=1), axis=0)
+    knots = cumulative.cumsum(elementwise.exp(y))
+    return [
+        elementwise.exp(-ranked), best * best + x[:, 0], index.getitem(x.T, ([4, 0, 0], slice(None))) * 3.0,
+        interpolate.interp(x, knots, cumulative.cumprod(y)), sort.searchsorted(knots, x) + y[0],
+        sort.sort(x, axis=0) - sort.sort(y)[:1], cumulative.cumsum(x, axis=0), sort.argmin(x + 1.0),
+    ]  # fmt: skip
+
+
 def _scalars(x: Any, y: Any) -> list[Any]:
     return [elementwise.sqrt(x * x + y * y), elementwise.softplus(x) ** 3, elementwise.sigmoid(y) - x]
 
@@ -165,6 +190,9 @@ def composites(dtypes: Sequence[dtype] = (float64, float32)) -> Iterator[Composi
         yield Composite("model_gradient", _model, _MODEL, d, _seeded)
         yield Composite("model_second", _model, _MODEL, d, _second)
         yield Composite("model_mapped", _model, _MODEL, d, lambda p: _mapped(_seeded(p)))
+        yield Composite("positions", _positions, ((3, 17), (17,)), d)
+        yield Composite("positions_second", _positions, ((3, 17), (17,)), d, _second)
+        yield Composite("positions_mapped", _positions, ((3, 17), (17,)), d, lambda p: _mapped(_seeded(p)))
         yield Composite("softmax_second", _softmax, ((6, 11),), d, _second)
         yield Composite("pieces_gradient", _pieces, ((4, 5),), d, _seeded)
         yield Composite("products_second", _products, ((6, 2, 3), (6, 3, 4), (4,)), d, _second)
