@@ -163,7 +163,7 @@ def gelu(x: Any, approximate: bool = False) -> Any:
         >>> f"{qb.gelu(1.0).item():.6f}", f"{qb.gelu(1.0, approximate=True).item():.6f}"
         ('0.841345', '0.841192')
     """
+    (x,) = promote((x,), "gelu")
     if approximate:
-        (x,) = promote((x,), "gelu")
         return 0.5 * x * (1.0 + tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
     return mul(mul(0.5, x), erfc(mul(-math.sqrt(0.5), x)))
