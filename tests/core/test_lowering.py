@@ -29,7 +29,7 @@ from quabla.lowering.loops import (
     restrict,
 )
 from quabla.lowering.passes import simplify
-from quabla.lowering.views import broadcast_strides, contiguous, reshape_strides
+from quabla.lowering.views import broadcast_strides, contiguous, reshape_strides, sliced_bounds
 from quabla.ops.matmul import dot_general
 from quabla.ops.structure import broadcast, concatenate, pad, permute, reshape_to, strided_slice
 from quabla.shapes import ShapeDtype
@@ -177,7 +177,8 @@ def _kernel(kernel, array):
         for i, e in enumerate(kernel.body):
             value = None
             if isinstance(e, Load):
-                value = array(e.buffer)[_at(e, point)]
+                inside = all(low <= i < high for i, (low, high) in zip(point, e.bounds, strict=False))
+                value = array(e.buffer)[_at(e, point)] if inside else e.buffer.dtype.numpy.type(0)
             elif isinstance(e, Scalar):
                 value = e.dtype.numpy.type(e.value)
             elif isinstance(e, Apply):
@@ -272,6 +273,30 @@ def test_concat_and_pad_store_into_parts():
     check(lambda x: (qb.sin(pad(x, (1,), (2,), (0,))), pad(x * 2.0, (0,), (1,), (3,)) + 1.0), (4,))
     check(lambda x: (concatenate((x, x), 0) * 2.0, concatenate((x, x), 1)), (3, 2))
     check(lambda x: (pad(concatenate((x, qb.sin(x)), 0), (1,), (1,), (0,)),), (3,))
+
+
+def test_paddings_are_views():
+    """The derivative of a stencil: what is stored per neighbour is read within its bounds, and nothing is padded."""
+
+    def stencil(x):
+        return (x[1:-1] - 2.0 * x[1:-1] * x[:-2] + x[2:]) * 0.5
+
+    plan = check(lambda x: (qb.grad(lambda x: qb.sum(stencil(x)))(x),), (9,), steps=2)
+    assert {step.domain for step in plan.steps} == {(7,), (9,)}
+    check(lambda x: (pad(x, (2, 0), (0, 3), (0, 0)) + 1.0,), (3, 4), steps=1)
+    check(lambda x: (strided_slice(pad(x, (2,), (2,), (0,)), (7, ), (-1,), (-3,)) + 1.0,), (4,), steps=1)
+    # Slicing away all of the padding, or all but it.
+    plan = check(lambda x: (strided_slice(pad(x, (2,), (3,), (0,)), (2,), (6,), (1,)) * 2.0,), (4,), steps=1)
+    assert not any(isinstance(e, Load) and e.bounds for e in plan.steps[0].body)
+    plan = check(lambda x: (strided_slice(pad(x, (2,), (3,), (0,)), (6,), (9,), (1,)) + 1.0,), (4,), steps=1)
+    assert not any(isinstance(e, Load) for e in plan.steps[0].body)
+
+
+@given(st.integers(0, 6), st.integers(0, 8), st.integers(0, 9), st.sampled_from([-3, -2, -1, 1, 2, 3]))
+def test_bounds_of_slices(low, high, start, step):
+    first, last = sliced_bounds((low, high), start, step)
+    for j in range(12):
+        assert (low <= start + j * step < high) == (first <= j < last)
 
 
 def test_outputs_of_every_kind():

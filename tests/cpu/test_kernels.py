@@ -172,6 +172,36 @@ def test_views_of_computed_values(rng, dtype, width):
     check(f, x, width=width)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.bool_])
+@pytest.mark.parametrize("shape", [(3,), (21,), (40,), (5, 12), (2, 3, 17)])
+def test_paddings_are_read_as_views(rng, shape, dtype, width):
+    """Zeros beyond the ends are never in memory; what is read there would be another array's, or nobody's."""
+    x = rng.normal(size=shape)
+    x = x > 0 if dtype is np.bool_ else x.astype(dtype)
+    rank = len(shape)
+
+    def f(x):
+        def whole(y):
+            return structure.strided_slice(y, tuple(n - 1 for n in y.shape), (-1,) * rank, (-1,) * rank)
+
+        y = qb.logical_not(x) if x.dtype is qb.bool_ else qb.sin(x)
+        a = structure.pad(x, (2,) + (0,) * (rank - 1), (0,) * (rank - 1) + (3,), (0,) * rank)
+        b = structure.pad(y, (9,) * rank, (1,) * rank, (0,) * rank)
+        c = structure.pad(y, (1,) * rank, (0,) * rank, (0,) * rank)
+        c = structure.pad(c, (0,) * rank, (1,) * rank, (0,) * rank)
+        d = structure.permute(b, tuple(reversed(range(rank))))
+        e = structure.strided_slice(b, (1,) * rank, b.shape, (3,) * rank)
+        g = structure.broadcast(structure.reshape_to(c, (*c.shape, 1)), (4, *c.shape, 2), tuple(range(1, rank + 2)))
+        nothing = structure.strided_slice(b, (0,) * rank, (9, *b.shape[1:]), (1,) * rank)
+        outs = [a, b, c, d, whole(b), e, whole(e), g, nothing, structure.reshape_to(b, (b.size,))]
+        if x.dtype is qb.bool_:
+            return tuple([qb.logical_not(v) for v in outs])
+        return tuple([qb.cos(v) for v in outs] + [qb.sum(v, 0) for v in outs] + [qb.sum(v) for v in outs])
+
+    check(f, x, width=width, ulps=300)
+
+
 def test_outputs_that_are_inputs_constants_or_repeated(rng):
     x = rng.normal(size=(3, 4))
     c = qb.array(rng.normal(size=(3, 4)))

@@ -125,6 +125,11 @@ def write_kernel(code: Code, kernel: Kernel) -> None:
         _Nest(code, schedule).write()
 
 
+def _inside(e: Load | Store | Reduce) -> bool:
+    """Whether all addresses of an access are those of elements, also where nothing is loaded."""
+    return type(e) is not Load or not e.bounds
+
+
 class _Folding:
     """How a reduction combines values: neutral element, combination, and the type of the accumulator."""
 
@@ -165,6 +170,7 @@ class _Nest:
         self.spread: set[int] = set()  # entries that are needed as vectors
         self.vectors: dict[int, Value] = {}  # those of them that are scalars, spread over lanes
         self.addresses: dict[int, Value] = {}
+        self.indices: dict[int, Value] = {}  # where along each axis with a loop
         self.masks: list[Value | None] = [None] * len(self.starts)
         self.start_of: dict[int, int] = {}  # reduction -> its outermost loop
         self.levels = self._levels()
@@ -177,8 +183,9 @@ class _Nest:
         level: list[int] = []
         for i, e in enumerate(self.body):
             if type(e) is Load:
-                at = max([depth_of.get(a, 0) for a, s in enumerate(e.strides) if s], default=0)
-                varies = self.axis >= 0 and e.strides[self.axis] != 0
+                along = [a for a, s in enumerate(e.strides) if s or self._cut(e, a)]
+                at = max([depth_of.get(a, 0) for a in along], default=0)
+                varies = self.axis in along
             elif type(e) is Apply:
                 at = max([level[a] for a in e.args], default=0)
                 varies = any([self.varies[a] for a in e.args])
@@ -194,8 +201,7 @@ class _Nest:
             else:
                 assert type(e) is Reduce
                 spread.add(e.value)
-                along = [depth_of[a] - 1 for a in e.axes if a in depth_of]
-                self.start_of[i] = min(along, default=len(self.order))
+                self.start_of[i] = min([depth_of[a] - 1 for a in e.axes if a in depth_of], default=len(self.order))
                 at, varies = -1, False
             level.append(at)
             self.varies.append(varies)
@@ -210,7 +216,8 @@ class _Nest:
         for i, e in enumerate(self.body):
             if type(e) is Load or type(e) is Store or type(e) is Reduce:
                 base = pointers[e.buffer]
-                self.addresses[i] = self.b.gep(_MEMORY[e.buffer.dtype.name], base, e.offset) if e.offset else base
+                kind = _MEMORY[e.buffer.dtype.name]
+                self.addresses[i] = self.b.gep(kind, base, e.offset, inbounds=_inside(e)) if e.offset else base
         if self.s.tiles == 1 and self.axis >= 0:
             self._static_masks()
         self._inside(0, {})
@@ -234,6 +241,7 @@ class _Nest:
         with self.b.carry(0, extent, carried, tile) as (index, loop):
             if axis == self.axis and extent % tile:
                 index = self._clipped(index, extent, tile)
+            self.indices[axis] = index
             self._advance(axis, index)
             left = iter(loop.values)
             inner = self._inside(level + 1, {i: [next(left) for _ in xs] for i, xs in accumulators.items()})
@@ -278,13 +286,13 @@ class _Nest:
             if not stride:
                 continue
             kind = _MEMORY[e.buffer.dtype.name]
-            key = address.name, stride, kind
+            key = address.name, stride, kind, _inside(e)
             found = same.get(key)
             if found is None:
                 offset = scaled.get(stride)
                 if offset is None:
                     offset = scaled[stride] = self.b.mul(index, text.constant("i64", stride), "nsw")
-                found = same[key] = self.b.gep(kind, address, offset)
+                found = same[key] = self.b.gep(kind, address, offset, inbounds=_inside(e))
             addresses[i] = found
         self.addresses = addresses
 
@@ -318,6 +326,8 @@ class _Nest:
 
     def _load(self, i: int, e: Load) -> Any:
         b, known, d = self.b, self.code.known, e.buffer.dtype
+        if e.bounds:
+            return self._load_within(i, e)
         if not self.varies[i]:
             if any(e.strides):
                 return load(b, d, self.addresses[i])
@@ -335,6 +345,84 @@ class _Nest:
                 if not self.order:
                     known[key] = x
             out.append(x)
+        return out
+
+    def _cut(self, e: Load, axis: int) -> bool:
+        """Whether a load has bounds along an axis of the domain."""
+        return bool(e.bounds) and e.bounds[axis] != (0, self.domain[axis])
+
+    def _within(self, position: Value, bounds: tuple[int, int], extent: int) -> Value | None:
+        """Whether a position (or one per lane) along an axis is within bounds; None if it always is."""
+        b, (low, high) = self.b, bounds
+        tests = []
+        if low > 0:
+            tests.append(b.icmp("sge", position, text.constant(position.type, low)))
+        if high < extent:
+            tests.append(b.icmp("slt", position, text.constant(position.type, high)))
+        return self._both(*tests) if tests else None
+
+    def _both(self, *tests: Value | None) -> Value | None:
+        found = [x for x in tests if x is not None]
+        if not found:
+            return None
+        return found[0] if len(found) == 1 else self.b.and_(*found)
+
+    def _load_within(self, i: int, e: Load) -> Any:
+        """Load an element, or zero where an index of a loop or a lane is out of bounds: no memory is touched there."""
+        b, d = self.b, e.buffer.dtype
+        inside: Value | None = None  # of the bounds along the loops
+        for axis in self.order:
+            if axis != self.axis and self._cut(e, axis):
+                inside = self._both(inside, self._within(self.indices[axis], e.bounds[axis], self.domain[axis]))
+        address = self.addresses[i]
+        stride = e.strides[self.axis] if self.axis >= 0 else 0
+        zero = text.constant(register_type(d), 0)
+        if not stride:
+            if inside is not None:
+                address = b.select(inside, address, self.code.pointers[e.buffer])
+            x = load(b, d, address)
+            if inside is not None:
+                x = b.select(inside, x, zero)
+            if not self.varies[i]:
+                return x
+            wide = b.splat(x, self.lanes)
+            nothing = text.constant(wide.type, 0)
+            return [wide if m is None else b.select(m, wide, nothing) for m in self._lane_masks(e)]
+        out = []
+        kind = memory_type(d, self.lanes)
+        for start, lanes_inside in zip(self.starts, self._lane_masks(e), strict=True):
+            mask = self._both(lanes_inside, None if inside is None else b.splat(inside, self.lanes))
+            at = address
+            if start:
+                at = b.gep(_MEMORY[d.name], at, start * stride, inbounds=False)
+            if mask is None:
+                x = load(b, d, at, self.lanes, stride)
+            else:
+                if stride == 1:
+                    x = b.masked_load(kind, at, mask, align=d.itemsize)
+                else:
+                    steps = b.mul(b.iota(f"<{self.lanes} x i64>"), text.constant(f"<{self.lanes} x i64>", stride))
+                    x = b.gather(kind, b.gep(_MEMORY[d.name], at, steps, inbounds=False), mask)
+                if d.name == "bool":
+                    x = b.icmp("ne", x, text.constant(kind, 0))
+            out.append(x)
+        return out
+
+    def _lane_masks(self, e: Load) -> list[Value | None]:
+        """Per vector of the tile, which lanes are within bounds; None where all are."""
+        if not self._cut(e, self.axis):
+            return [None] * len(self.starts)
+        (low, high), out = e.bounds[self.axis], []
+        for start in self.starts:
+            if self.s.tiles == 1:
+                flags = [low <= start + lane < high for lane in range(self.lanes)]
+                listed = ", ".join([f"i1 {'true' if flag else 'false'}" for flag in flags])
+                out.append(None if all(flags) else Value(f"<{listed}>", f"<{self.lanes} x i1>"))
+            else:
+                first = self.indices[self.axis]
+                first = self.b.add(first, text.constant("i64", start)) if start else first
+                positions = self.b.iota(f"<{self.lanes} x i64>", first)
+                out.append(self._within(positions, (low, high), self.domain[self.axis]))
         return out
 
     def _at(self, i: int, e: Any, start: int) -> Value:

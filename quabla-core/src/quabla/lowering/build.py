@@ -67,15 +67,16 @@ def _kernel(domain: Shape, members: list[Item]) -> Kernel:
                     at = compute(item)
                 if at is not None:
                     return at
-            strides = rep.strides
+            strides, bounds = rep.strides, rep.bounds
             if len(strides) != len(domain):
                 strides = squeeze(shape, strides)
-            key: Any = (item.buffer, rep.offset, strides)
+                bounds = tuple([b for n, b in zip(shape, bounds, strict=True) if n != 1]) if bounds else ()
+            key: Any = (item.buffer, rep.offset, strides, bounds)
             at = place.get(key)
             if at is None:
                 assert item.buffer is not None
                 at = place[key] = len(body)
-                body.append(Load(item.buffer, rep.offset, strides))
+                body.append(Load(item.buffer, rep.offset, strides, bounds))
             return at
         key = (repr(rep.value), rep.dtype)
         at = place.get(key)

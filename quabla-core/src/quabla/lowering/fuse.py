@@ -29,10 +29,10 @@ from quabla.ir.op import Op
 from quabla.ir.program import Node, Program, Value
 from quabla.lowering.buffers import aligned, assign
 from quabla.lowering.build import build
-from quabla.lowering.items import Full, Item, View, domain_of, view_of
+from quabla.lowering.items import Full, Item, View, bounded, domain_of, view_of
 from quabla.lowering.loops import Buffer, Call, Kernel, Product
 from quabla.lowering.placement import delay, repeat
-from quabla.lowering.views import broadcast_strides, contiguous, reshape_strides, squeeze
+from quabla.lowering.views import broadcast_strides, contiguous, reshape_strides, sliced_bounds, squeeze
 from quabla.shapes import ShapeDtype
 
 __all__ = ["Plan", "fuse", "handles"]
@@ -159,14 +159,15 @@ class _Fuser:
         rep = self.reps[x]
         if isinstance(rep, Full) or 1 not in x.shape:
             return rep
-        return rep._replace(strides=squeeze(x.shape, rep.strides))
+        bounds = tuple([b for n, b in zip(x.shape, rep.bounds, strict=True) if n != 1]) if rep.bounds else ()
+        return rep._replace(strides=squeeze(x.shape, rep.strides), bounds=bounds)
 
     def put(
         self, rep: View | Full, shape: Shape, strides: Shape, target: Buffer | None, offset: int, depth: int = 0
     ) -> Item:
         """Store a value of `shape` into a part of `target`."""
         strides = squeeze(shape, strides)
-        if isinstance(rep, View) and rep.item.kind == "map" and not rep.whole and not rep.offset:
+        if isinstance(rep, View) and rep.item.kind == "map" and not rep.whole and not rep.offset and not rep.bounds:
             # All of a computed value in another order of axes: it is stored in that order where it is computed.
             read, own = squeeze(shape, rep.strides), contiguous(rep.item.domain)
             if sorted(read) == sorted(own) and math.prod(shape) == rep.item.size:
@@ -184,7 +185,7 @@ class _Fuser:
         """`v` as a view of something in memory; the elements of a constant all lie in one place."""
         rep = self.reps[v]
         if isinstance(rep, View):
-            return rep
+            return self.copy(v) if rep.bounds else rep
         self.constants.append(wrap(np.full((1,), rep.value, rep.dtype.numpy)))
         one = self.leaf(self.constants[-1].aval, "constant", len(self.constants) - 1)
         return View(one.item, 0, (0,) * v.ndim, False)
@@ -203,8 +204,14 @@ class _Fuser:
         rep = self.reps[x]
         if isinstance(rep, Full):
             return rep
-        strides = broadcast_strides(x.shape, rep.strides, node.params["shape"], node.params["dims"])
-        return View(rep.item, rep.offset, strides, rep.whole and node.outputs[0].size == x.size)
+        shape, dims = node.params["shape"], node.params["dims"]
+        strides = broadcast_strides(x.shape, rep.strides, shape, dims)
+        bounds = list(zip((0,) * len(shape), shape, strict=True))
+        for d, n, b in zip(dims, x.shape, rep.bounds, strict=False):
+            if n == shape[d]:
+                bounds[d] = b
+        whole = rep.whole and node.outputs[0].size == x.size
+        return bounded(View(rep.item, rep.offset, strides, whole), shape, tuple(bounds))
 
     def transpose(self, node: Node) -> View | Full:
         rep = self.reps[node.inputs[0]]
@@ -213,7 +220,8 @@ class _Fuser:
         strides = tuple([rep.strides[p] for p in node.params["perm"]])
         shape = node.outputs[0].shape
         whole = rep.whole and squeeze(shape, strides) == contiguous(domain_of(shape))
-        return View(rep.item, rep.offset, strides, whole)
+        bounds = tuple([rep.bounds[p] for p in node.params["perm"]]) if rep.bounds else ()
+        return View(rep.item, rep.offset, strides, whole, bounds)
 
     def slice(self, node: Node) -> View | Full:
         rep = self.reps[node.inputs[0]]
@@ -223,14 +231,23 @@ class _Fuser:
         offset = rep.offset + sum([a * s for a, s in zip(start, rep.strides, strict=True)])
         strides = tuple([c * s for c, s in zip(step, rep.strides, strict=True)])
         whole = rep.whole and node.inputs[0].size == node.outputs[0].size and offset == rep.offset
-        return View(rep.item, offset, strides, whole and all([c > 0 for c in step]))
+        view = View(rep.item, offset, strides, whole and all([c > 0 for c in step]))
+        if not rep.bounds:
+            return view
+        bounds = tuple([sliced_bounds(b, a, c) for b, a, c in zip(rep.bounds, start, step, strict=True)])
+        return bounded(view, node.outputs[0].shape, bounds)
 
     def reshape(self, node: Node) -> View | Full:
         x, shape = node.inputs[0], node.params["shape"]
         rep = self.reps[x]
         if isinstance(rep, Full):
             return rep
-        strides = reshape_strides(x.shape, rep.strides, shape)
+        if rep.bounds and domain_of(x.shape) == domain_of(shape):  # axes of extent 1 come and go
+            left = iter([b for n, b in zip(x.shape, rep.bounds, strict=True) if n != 1])
+            bounds = tuple([(0, 1) if n == 1 else next(left) for n in shape])
+            along = iter(squeeze(x.shape, rep.strides))
+            return rep._replace(strides=tuple([0 if n == 1 else next(along) for n in shape]), bounds=bounds)
+        strides = reshape_strides(x.shape, rep.strides, shape) if not rep.bounds else None
         if strides is None:  # only a copy can be seen under the new shape
             return self.copy(x)._replace(strides=contiguous(shape))
         return View(rep.item, rep.offset, strides, rep.whole)
@@ -245,8 +262,16 @@ class _Fuser:
             at += x.shape[axis]
         return view_of(out)
 
-    def pad(self, node: Node) -> View:
-        out, x = self.assembly(node), node.inputs[0]
+    def pad(self, node: Node) -> View | Full:
+        x, rep = node.inputs[0], self.reps[node.inputs[0]]
+        if isinstance(rep, View) and not any(node.params["inner"]):
+            # A view beyond the ends of what there is.
+            low = node.params["low"]
+            offset = rep.offset - sum([b * s for b, s in zip(low, rep.strides, strict=True)])
+            valid = rep.bounds or tuple([(0, n) for n in x.shape])
+            shifted = tuple([(first + b, last + b) for (first, last), b in zip(valid, low, strict=True)])
+            return bounded(View(rep.item, offset, rep.strides, False), node.outputs[0].shape, shifted)
+        out = self.assembly(node)
         strides = contiguous(out.shape)
         offset = sum([b * s for b, s in zip(node.params["low"], strides, strict=True)])
         steps = tuple([(i + 1) * s for i, s in zip(node.params["inner"], strides, strict=True)])
@@ -289,7 +314,7 @@ class _Fuser:
         item.node = node
         for v in node.inputs:
             rep = self.reps[v]
-            if isinstance(rep, Full) or squeeze(v.shape, rep.strides) != contiguous(domain_of(v.shape)):
+            if isinstance(rep, Full) or rep.bounds or squeeze(v.shape, rep.strides) != contiguous(domain_of(v.shape)):
                 rep = self.copy(v)
             item.args.append(rep)
             rep.item.users.append((item, False))

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from quabla.dtypes import dtype
 from quabla.ir.program import Node
-from quabla.lowering.loops import Buffer
+from quabla.lowering.loops import Bounds, Buffer
 from quabla.lowering.views import contiguous
 
-__all__ = ["Full", "Item", "View", "domain_of", "stored", "view_of", "written"]
+__all__ = ["Full", "Item", "View", "bounded", "domain_of", "stored", "view_of", "written"]
 
 Shape = tuple[int, ...]
 
@@ -45,12 +45,16 @@ class Item:
 
 
 class View(NamedTuple):
-    """How a value reads an item: strides per axis of the value; `whole` if it is all of it in its own order."""
+    """How a value reads an item: strides per axis of the value; `whole` if it is all of it in its own order.
+
+    Where `bounds` are given (per axis of the value, from the first index to the last plus one) it is zero beyond them.
+    """
 
     item: Item
     offset: int
     strides: Shape
     whole: bool
+    bounds: Bounds = ()
 
 
 class Full(NamedTuple):
@@ -68,6 +72,16 @@ def domain_of(shape: Shape) -> Shape:
 def view_of(item: Item) -> View:
     """All of an item, in its own order."""
     return View(item, 0, contiguous(item.shape), True)
+
+
+def bounded(view: View, shape: Shape, bounds: Bounds) -> View | Full:
+    """A view of `shape` with these bounds: simply zero where they leave nothing, a plain view where they leave all."""
+    if any([low >= high for low, high in bounds]):
+        return Full(False if view.item.dtype.kind == "b" else 0, view.item.dtype)
+    if all([low <= 0 and high >= n for (low, high), n in zip(bounds, shape, strict=True)]):
+        return view._replace(bounds=())
+    clipped = tuple([(max(low, 0), min(high, n)) for (low, high), n in zip(bounds, shape, strict=True)])
+    return view._replace(bounds=clipped, whole=False)
 
 
 def stored(item: Item, without: Item | None = None) -> bool:

@@ -16,6 +16,7 @@ from quabla.ir.program import Node
 __all__ = ["Apply", "Buffer", "Call", "Kernel", "Load", "Product", "Reduce", "Scalar", "Store", "collapse", "restrict"]
 
 Shape = tuple[int, ...]
+Bounds = tuple[tuple[int, int], ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -41,11 +42,15 @@ class Buffer:
 
 
 class Load(NamedTuple):
-    """An element of a buffer."""
+    """An element of a buffer; zero, without touching memory, where an index is not within its bounds.
+
+    `bounds` holds the first and the last index plus one for each axis of the domain, or nothing where all are valid.
+    """
 
     buffer: Buffer
     offset: int
     strides: Shape
+    bounds: Bounds = ()
 
 
 class Scalar(NamedTuple):
@@ -153,6 +158,7 @@ def collapse(kernel: Kernel) -> Kernel:
             [
                 e.strides[a - 1] == e.strides[a] * n
                 and (not isinstance(e, Reduce) or (a in e.axes) == (a - 1 in e.axes))
+                and (not isinstance(e, Load) or not e.bounds or e.bounds[a - 1 : a + 1] == ((0, domain[a - 1]), (0, n)))
                 for e in accesses
             ]
         )
@@ -170,6 +176,9 @@ def collapse(kernel: Kernel) -> Kernel:
             e = e._replace(strides=tuple([e.strides[a] for a in last]), axes=frozenset([joined[a] for a in e.axes]))
         elif isinstance(e, (Load, Store)):
             e = e._replace(strides=tuple([e.strides[a] for a in last]))
+            if isinstance(e, Load) and e.bounds:  # those of merged axes are all of their extents
+                kept = zip(last, extents, strict=True)
+                e = e._replace(bounds=tuple([e.bounds[a] if domain[a] == n else (0, n) for a, n in kept]))
         merged.append(e)
     return Kernel(tuple(extents), tuple(merged))
 

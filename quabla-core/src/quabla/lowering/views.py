@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["broadcast_strides", "contiguous", "reshape_strides", "squeeze"]
+__all__ = ["broadcast_strides", "contiguous", "reshape_strides", "sliced_bounds", "squeeze"]
 
 Shape = tuple[int, ...]
 
@@ -31,6 +31,14 @@ def broadcast_strides(shape: Shape, strides: Shape, wide: Shape, dims: Shape) ->
         if n == wide[d]:
             out[d] = s
     return tuple(out)
+
+
+def sliced_bounds(bounds: tuple[int, int], start: int, step: int) -> tuple[int, int]:
+    """The indices j for which `start + j * step` lies within bounds, as bounds."""
+    low, high = bounds
+    if step > 0:
+        return -((start - low) // step), -((start - high) // step)
+    return -((high - 1 - start) // -step), (start - low) // -step + 1
 
 
 def reshape_strides(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
