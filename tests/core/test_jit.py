@@ -193,6 +193,31 @@ def test_static_arguments_arrive_as_they_are() -> None:
     assert loop(4, A(2.0)).item() == 15.0
 
 
+def test_static_arguments_reach_the_functions_inside() -> None:
+    f = lambda x, mode: qb.sum(x * x if mode == "square" else x * 3.0)
+    x = A([1.0, 2.0])
+    for g in (qb.jit(qb.grad(f), static_argnums=1), qb.grad(qb.jit(f, static_argnums=1))):
+        assert g(x, "square").tolist() == [2.0, 4.0]
+        assert g(x, "times").tolist() == [3.0, 3.0]
+        assert g(x, "square").tolist() == [2.0, 4.0]
+    mapped = qb.jit(qb.vmap(qb.grad(f), in_axes=(0, None)), static_argnums=1)
+    assert mapped(A([[1.0], [5.0]]), "square").tolist() == [[2.0], [10.0]]
+    mapped = qb.vmap(qb.value_and_grad(qb.jit(f, static_argnums=1)), in_axes=(0, None))
+    assert mapped(A([[1.0], [5.0]]), "square")[1].tolist() == [[2.0], [10.0]]
+    assert qb.jit(qb.jacobian(lambda x, op: op(x)), static_argnums=1)(x, qb.sin).shape == (2, 2)
+    assert qb.jit(qb.hessian(f), static_argnums=1)(x, "square").tolist() == [[2.0, 0.0], [0.0, 2.0]]
+    assert qb.jit(qb.grad(lambda x, s: f(x, s.name)), static_argnums=1)(x, Settings(1, "times")).tolist() == [
+        3.0,
+        3.0,
+    ]
+    # Within a trace, what is not differentiated may be anything.
+    assert qb.grad(lambda x: qb.sum(qb.grad(f)(x, "square")))(x).tolist() == [2.0, 2.0]
+    with pytest.raises(qb.DtypeError, match="argument mode is a str.*static_argnums"):
+        qb.grad(f)(x, "square")
+    with pytest.raises(qb.DtypeError, match="argument p/act is a str"):
+        qb.grad(lambda x: qb.grad(lambda p: p["x"])({"x": x, "act": "tanh"})["x"])(1.0)
+
+
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {1}, np.ones(2)], ids=lambda v: type(v).__name__)
 def test_static_arguments_that_do_not_hash(value: Any) -> None:
     f = qb.jit(lambda x, s: x, static_argnums=1)

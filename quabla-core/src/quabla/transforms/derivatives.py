@@ -94,7 +94,7 @@ class Gradient(Transform):
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the value and the backward pass in the innermost trace."""
         picked = select_arguments(self.kind, self.fun, self.argnums, len(args))
-        call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked))
+        call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked), within=True)
 
         def split(value: Any) -> tuple[list[Any], Any]:
             aux = None
@@ -247,6 +247,7 @@ class Forward(Transform):
         super().__init__(fun, count)
         # Called with all primals and then all tangents as positional arguments, numbers made arrays in every place.
         self.as_arrays = frozenset(range(2 * count))
+        self.static_argnums, self.static_argnames = (), ()
         self.count = count
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -303,6 +304,7 @@ class Pullback(Transform):
     def __init__(self, fun: Callable[..., Any], count: int, has_aux: bool) -> None:
         super().__init__(fun, (count, has_aux))
         self.as_arrays = frozenset(range(count))
+        self.static_argnums, self.static_argnames = (), ()
         self.count = count
         self.has_aux = has_aux
 

@@ -70,6 +70,8 @@ class Compiled:
 
 def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a transform on any arguments: record it in a trace, or look up, if need be compile, and run its program."""
+    if frames() and innermost(tree.flatten((args, kwargs))[0]) is not None:
+        return transform.apply(args, kwargs)
     call = take_apart(
         transform,
         args,

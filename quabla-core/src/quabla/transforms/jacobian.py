@@ -39,7 +39,7 @@ class Jacobian(Transform):
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the Jacobian in the innermost trace."""
         picked = select_arguments(self.kind, self.fun, self.argnums, len(args))
-        call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked))
+        call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked), within=True)
         staged = stage(self.fun, call)
         frame = target(call.arrays, staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]

@@ -50,7 +50,7 @@ class Batched(Transform):
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the function for all examples at once in the innermost trace."""
-        call = take_apart(self.fun, args, kwargs, self.as_arrays)
+        call = take_apart(self.fun, args, kwargs, self.as_arrays, within=True)
         axes, size = self._mapped_axes(call)
         inner = [_less(a, axis) for a, axis in zip(call.avals, axes, strict=True)]
         one = Call(call.treedef, _with_avals(call.leaves, inner), [])
@@ -85,7 +85,7 @@ class Batched(Transform):
             if type(leaf) is not ShapeDtype:
                 if axis is not None and type(self.in_axes) is not int:
                     raise DtypeError(
-                        f"vmap: the Python number {leaf!r} cannot be mapped (axis {axis}); use None in in_axes for it, "
+                        f"vmap: the Python value {leaf!r} cannot be mapped (axis {axis}); use None in in_axes for it, "
                         "or pass an array"
                     )
                 continue
