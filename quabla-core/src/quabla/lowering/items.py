@@ -76,11 +76,11 @@ def view_of(item: Item) -> View:
 
 def bounded(view: View, shape: Shape, bounds: Bounds) -> View | Full:
     """A view of `shape` with these bounds: simply zero where they leave nothing, a plain view where they leave all."""
-    if any([low >= high for low, high in bounds]):
-        return Full(False if view.item.dtype.kind == "b" else 0, view.item.dtype)
-    if all([low <= 0 and high >= n for (low, high), n in zip(bounds, shape, strict=True)]):
-        return view._replace(bounds=())
     clipped = tuple([(max(low, 0), min(high, n)) for (low, high), n in zip(bounds, shape, strict=True)])
+    if any([low >= high for low, high in clipped]):
+        return Full(False if view.item.dtype.kind == "b" else 0, view.item.dtype)
+    if all([bound == (0, n) for bound, n in zip(clipped, shape, strict=True)]):
+        return view._replace(bounds=())
     return view._replace(bounds=clipped, whole=False)
 
 
