@@ -198,26 +198,15 @@ def _checked(item: Any, x: Any) -> Any:
                 f"multiply by the mask{user_line()}"
             )
         return _Positions(item, None)
-    if isinstance(item, list | tuple | np.ndarray) or hasattr(item, "aval"):
-        array = _array(item)
+    if isinstance(item, list | tuple | np.ndarray) or (
+        hasattr(item, "__array__") and not isinstance(item, np.generic)
+    ):
+        array = concrete(item, "getitem")
+        assert array is not None
         if array.ndim == 0 and array.dtype != np.bool_:
             return int(array) if array.dtype.kind in "iuf" and float(array).is_integer() else array
         return _Positions(array, array)
     return item
-
-
-def _array(item: Any) -> np.ndarray:
-    """An index as a NumPy array; a list may hold scalars of Quabla."""
-    try:
-        found = concrete(item)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, TracerError):
-            raise TracerError(
-                f"getitem: an index is a list that holds traced values; join them with quabla.stack{user_line()}"
-            ) from None
-        raise IndexError(f"getitem: {item!r} is not an array of positions: {error}") from None
-    assert found is not None
-    return found
 
 
 def _position(item: Any, n: int, axis: int, x: Any) -> int:

@@ -22,7 +22,7 @@ from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor, bind
 from quabla.arrays.view import TensorView
 from quabla.dtypes import bool_, float64, int64
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.ir.op import Each, Op, Sample, define
 from quabla.ops.compare import isnan_op, less
 from quabla.ops.elementwise import add_op, maximum, minimum, mul_op, where_op
@@ -77,7 +77,8 @@ def _gather_infer(x: ShapeDtype, i: ShapeDtype, *, axis: int, batch: int) -> Sha
 def _gather_numpy(x: np.ndarray, i: np.ndarray, *, axis: int, batch: int) -> np.ndarray:
     extent, rest = x.shape[axis], x.shape[axis + 1 :]
     outer, at = _index(x.shape, i, extent, axis, batch)
-    found: np.ndarray = x.reshape((*outer, extent, *rest))[at]
+    parts = x.reshape((*outer, extent, *rest))
+    found: np.ndarray = np.take(parts, at[2].ravel(), axis=2) if outer[0] == 1 else parts[at]
     return found.reshape((*x.shape[:axis], *i.shape[batch:], *rest))
 
 
@@ -238,11 +239,23 @@ def checked(i: np.ndarray, extent: int, where: str, what: str) -> np.ndarray:
     return np.where(i < 0, i + extent, i)
 
 
-def concrete(i: Any) -> np.ndarray | None:
-    """The elements of an array that is known while tracing; None for a traced one."""
+def concrete(i: Any, where: str) -> np.ndarray | None:
+    """The elements of positions or a mask that are known while tracing; None for a traced array.
+
+    Raises:
+        IndexError: what is no array: ragged lists, say.
+        TracerError: a list that holds traced values.
+    """
     if type(i) is TraceTensor:
         return None
-    return i.numpy() if isinstance(i, Tensor | TensorView) else np.asarray(i)
+    try:
+        return i.numpy() if isinstance(i, Tensor | TensorView) else np.asarray(i)
+    except TracerError:
+        raise TracerError(
+            f"{where}: a list of positions holds traced values; join them with quabla.stack{user_line()}"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise IndexError(f"{where}: {i!r} is not an array of positions: {error}") from None
 
 
 def as_positions(i: Any, extent: int, where: str, what: str) -> Any:
@@ -255,11 +268,12 @@ def as_positions(i: Any, extent: int, where: str, what: str) -> Any:
         what: the axis, in words.
 
     Raises:
-        IndexError: concrete positions that are no integers, or out of range.
+        IndexError: concrete positions that are no integers, or out of range; what is no array.
+        TracerError: a list that holds traced values.
         DtypeError: what is not numeric.
         ShapeError: no positions at all.
     """
-    array = concrete(i)
+    array = concrete(i, where)
     if array is not None:
         if array.size == 0:
             raise ShapeError(f"{where}: there are no positions along {what}; empty arrays are not supported")
