@@ -212,7 +212,7 @@ def test_static_arguments_reach_the_functions_inside() -> None:
     ]
     # Within a trace, what is not differentiated may be anything.
     assert qb.grad(lambda x: qb.sum(qb.grad(f)(x, "square")))(x).tolist() == [2.0, 2.0]
-    with pytest.raises(qb.DtypeError, match="argument mode is a str.*static_argnums"):
+    with pytest.raises(qb.DtypeError, match=r"argument mode is a str.*static_argnums"):
         qb.grad(f)(x, "square")
     with pytest.raises(qb.DtypeError, match="argument p/act is a str"):
         qb.grad(lambda x: qb.grad(lambda p: p["x"])({"x": x, "act": "tanh"})["x"])(1.0)

@@ -155,8 +155,8 @@ def warn_of_float64(transform: Transform, program: Program, backend: Any, device
     if double and not backend.capabilities.native_float64:
         transform.cache.warned = True
         warnings.warn(
-            f"{name_of(transform)}: the device {device!r} computes float64 in float32, so results have about 7 digits; pass "
-            "float32 arrays (x.astype('float32')) to say so, or use the device 'cpu'",
+            f"{name_of(transform)}: the device {device!r} computes float64 in float32, so results have about 7 digits; "
+            "pass float32 arrays (x.astype('float32')) to say so, or use the device 'cpu'",
             UserWarning,
             stacklevel=_outside(),
         )
@@ -249,7 +249,9 @@ class _Taking:
         level = list(zip(self.args, args_def.children, strict=True))
         found: dict[str, Any] = {}
         ordered: list[tuple[tuple[int, ...], str]] = []
-        pending = [(name, node, (i,)) for i, (name, node) in enumerate(level)]
+        pending: list[tuple[str, Any, tuple[int, ...]]] = [
+            (name, node, (i,)) for i, (name, node) in enumerate(level)
+        ]
         while pending:
             checks, assignments, inner = [], [], []
             for name, node, path in pending:
@@ -360,7 +362,8 @@ def _expression(result: Result, outputs: list[str]) -> str | None:
 
     def write(node: Any) -> str | None:
         if node.kind is tree.LEAF:
-            return outputs[next(rest)]
+            index: int = next(rest)
+            return outputs[index]
         parts = [write(child) for child in node.children]
         if any(p is None for p in parts):
             return None

@@ -111,7 +111,7 @@ class Call:
     def positions(self) -> list[Any]:
         """Per array leaf, the index of its positional argument, or None for a keyword's."""
         counts = [child.num_leaves for child in self.treedef.children[0].children]
-        at = [i for i, n in enumerate(counts) for _ in range(n)]
+        at: list[Any] = [i for i, n in enumerate(counts) for _ in range(n)]
         at += [None] * (len(self.leaves) - len(at))
         return [p for p, leaf in zip(at, self.leaves, strict=True) if type(leaf) is ShapeDtype]
 
@@ -232,8 +232,8 @@ def _hashable(fun: Any, i: int | str, value: Any) -> Any:
         hash(value)
     except TypeError:
         raise DtypeError(
-            f"{name_of(fun)}: static argument {i!r} is {a_kind(value)}, which is not hashable; pass a tuple, a number, a "
-            "string or a frozen dataclass"
+            f"{name_of(fun)}: static argument {i!r} is {a_kind(value)}, which is not hashable; pass a tuple, a number, "
+            "a string or a frozen dataclass"
         ) from None
     return value
 
@@ -249,7 +249,7 @@ def _leaves_of(treedef: Any, positions: Collection[int]) -> set[int]:
     return found
 
 
-def _as_leaf(fun: Any, treedef: Any, i: int, leaf: Any) -> Tensor:
+def _as_leaf(fun: Any, treedef: Any, i: int, leaf: Any) -> Any:
     where = f"{name_of(fun)}: argument {_leaf_names(fun, treedef)[i]}"
     if not callable(leaf) and not isinstance(leaf, (str, bytes)) and _holds_numbers(leaf):
         try:
