@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import quabla as qb
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import trace
 from quabla.dtypes import float64
@@ -105,3 +106,32 @@ def test_a_single_bool_is_refused(key: Any) -> None:
 def test_traced_bounds_of_slices_are_refused() -> None:
     with pytest.raises(TracerError, match=r"slice .* depends on a traced value.*take\(x, start \+ arange"):
         trace(lambda x, i: [getitem(x, slice(None, i))], [aval_of((3,), float64), aval_of((), float64)])
+
+
+# --- reversed and empty, in derivatives and compiled ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key",
+    [slice(None, None, -1), slice(None, None, -3), (slice(None), slice(-2, None, -2)), (..., None, -1)],
+    ids=str,
+)
+def test_gradients_of_slices_go_where_the_elements_came_from(key: Any) -> None:
+    weights = np.random.default_rng(0).normal(size=X[key].shape)
+    expected = np.zeros_like(X)
+    expected[key] = 3.0 * weights * X[key] ** 2
+    gradient = qb.grad(lambda x: qb.sum(x[key] ** 3 * qb.array(weights)))(qb.array(X))
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-15)
+
+
+def test_compiled_arithmetic_on_a_reversed_view() -> None:
+    assert qb.jit(lambda x: (x[::-1] * 2 + x)[::-1])(qb.arange(6)).tolist() == [5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_nothing_selected_is_refused_and_the_message_says_by_what(compiled: bool) -> None:
+    for f in (lambda x: x[5:5:2], lambda x: x[:0], lambda x: x[:, 3:1]):
+        with pytest.raises(
+            ShapeError, match=r"getitem: slice .* selects nothing of axis .*\[7,4\].*empty arrays"
+        ):
+            (qb.jit(f) if compiled else f)(qb.ones((7, 4)))
