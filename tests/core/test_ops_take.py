@@ -139,6 +139,25 @@ def test_traced_positions_select_the_same(key: tuple[Any, ...]) -> None:
     same(qb.jit(pick, device="reference")(qb.array(X), *[qb.array(a) for a in arrays]), expected)
 
 
+@settings(max_examples=80, deadline=None)
+@given(keys(), st.integers(0, 2**32))
+def test_gradients_go_where_the_elements_came_from(key: tuple[Any, ...], seed: int) -> None:
+    try:
+        picked = X[key]
+    except IndexError:
+        return
+    if picked.size == 0:
+        return
+    weights = np.random.default_rng(seed).normal(size=picked.shape)
+    expected = np.zeros((2, *X.shape))
+    xs = np.stack([X, X[::-1]])
+    for x, gradient in zip(xs, expected, strict=True):
+        np.add.at(gradient, key, 2.0 * weights * x[key])
+    mapped = qb.vmap(qb.grad(lambda x: qb.sum(x[key] ** 2 * qb.array(weights))))
+    got = qb.jit(mapped, device="reference")(qb.array(xs)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-14, atol=1e-14)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
