@@ -10,15 +10,14 @@ Values are numbered: the inputs first, then the results of the nodes in order. `
 that use them, the whole one last. Constants lie in a second, binary part, little-endian. A param is a JSON value where
 JSON has one that comes back as it was (bool, int, string, null), else an object with one key that says what it is.
 
-What is read is checked, not trusted: the schema first, then every node by the op's own `infer`, whose types must be those
-in the file. Nothing in a file names code.
+What is read is checked, not trusted: the schema first, then every node by `checks.complaint` and by the op's own `infer`,
+whose types must be those in the file. Nothing in a file names code.
 
 Only reading or writing a file needs this module, so nothing else imports it (or pydantic).
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections.abc import Callable
@@ -28,7 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from quabla.dtypes import as_dtype, dtype
 from quabla.errors import FileFormatError, QuablaError, UnsupportedOperationError
-from quabla.ir.op import OPS, Op
+from quabla.ir.checks import complaint
+from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program, Value
 from quabla.shapes import ShapeDtype, aval_of
 
@@ -278,7 +278,9 @@ class _Decoder:
             raise FileFormatError(f"{where}: an operand is a value that is not defined before")
         ins = tuple(values[i] for i in model.inputs)
         params = {k: self.param(v, where, 0) for k, v in model.params.items()}
-        _check_params(op, ins, params, where)
+        wrong = complaint(op, [v.aval for v in ins], params)
+        if wrong is not None:
+            raise FileFormatError(f"{where}: {wrong}")
         try:
             inferred = op.infer(*[v.aval for v in ins], **params)
             got = list(inferred) if op.multiple else [inferred]
@@ -292,7 +294,6 @@ class _Decoder:
         # The weak flag may differ: `infer` states what an op makes of strong operands in some ops.
         if [(a.shape, a.dtype) for a in got] != [(a.shape, a.dtype) for a in stated]:
             raise FileFormatError(f"{where}: the types in the file are {stated}, those of the op {got}")
-        _check_regions(op, ins, params, where)
         made = Node(op, ins, params)
         made.outputs = tuple(_value(a, made, i) for i, a in enumerate(stated))
         return made
@@ -327,52 +328,6 @@ def _value(aval: ShapeDtype, node: Node | None, index: int) -> Value:
     v = Value()
     v.aval, v.node, v.index = aval, node, index
     return v
-
-
-def _check_params(op: Op, ins: tuple[Value, ...], params: dict[str, Any], where: str) -> None:
-    """That `evaluate` takes these operands and params, which `infer` of an elementwise op does not say."""
-    try:
-        signature = inspect.signature(op.evaluate)
-    except (TypeError, ValueError):  # a NumPy function
-        nin = getattr(op.evaluate, "nin", len(ins))
-        if params or len(ins) != nin:
-            raise FileFormatError(f"{where}: {op.name} takes {nin} operands and no params") from None
-        return
-    try:
-        signature.bind(*ins, **params)
-    except TypeError as error:
-        raise FileFormatError(f"{where}: {error}") from None
-
-
-def _check_regions(op: Op, ins: tuple[Value, ...], params: dict[str, Any], where: str) -> None:
-    """What `infer` of the ops that hold programs takes for granted."""
-    if op.family != "region":
-        if op.family in ("elementwise", "compare") and len({v.aval.shape for v in ins}) > 1:
-            raise FileFormatError(f"{where}: the operands differ in shape")
-        return
-    avals = [(v.aval.shape, v.aval.dtype) for v in ins]
-    for program, expected in _expected(op.name, avals, params):
-        got = [(a.shape, a.dtype) for a in program.in_avals]
-        if got != expected:
-            raise FileFormatError(
-                f"{where}: a region takes {list(program.in_avals)}, which does not fit the operands"
-            )
-
-
-def _expected(name: str, avals: list[Any], params: dict[str, Any]) -> list[tuple[Program, list[Any]]]:
-    position = ((), as_dtype("int64"))
-    if name == "cond":
-        return [(params["true"], avals[1:]), (params["false"], avals[1:])]
-    if name in ("checkpoint", "custom_jvp", "custom_vjp"):
-        return [(params["fun"], avals)]
-    nc, nk = params["consts"], params["carry"]
-    if name == "while":
-        return [(params["cond"], avals), (params["body"], [position, *avals])]
-    if name == "scan":
-        rest = avals[int(params["counted"]) :]
-        rows = [(shape[1:], d) for shape, d in rest[nc + nk :]]
-        return [(params["body"], [position, *rest[: nc + nk], *rows])]
-    return []
 
 
 def decode(

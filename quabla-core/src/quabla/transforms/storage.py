@@ -106,7 +106,16 @@ def _parts(path: str | os.PathLike[str], parse: Callable[[bytes], ProgramFile]) 
                     raise FileFormatError("not a saved program: it is an archive of other files")
                 document = parse(_member(archive, _JSON, _LONGEST))
                 return document, _member(archive, _CONSTANTS, _wanted(document))
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
+        except FileFormatError:
+            raise
+        except (
+            zipfile.BadZipFile,
+            EOFError,
+            NotImplementedError,
+            RuntimeError,
+            ValueError,
+            OSError,
+        ) as error:
             raise FileFormatError(f"damaged or cut short ({error})") from None
         except Exception as error:
             if type(error).__module__ in ("zlib", "struct"):
