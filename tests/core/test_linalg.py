@@ -122,6 +122,24 @@ def test_slogdet_neither_overflows_nor_underflows() -> None:
         np.testing.assert_allclose(log.item(), 3.0 * np.log(scale), rtol=1e-15)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("large", [1e25, 1e200, 1e300])
+def test_products_of_a_determinant_leave_the_range_on_the_way(large: float, dtype: Any, device: str) -> None:
+    if dtype is np.float32:
+        large = min(large, 1e25)
+    for factors, exact in (
+        ([large, large, 1 / large, 1 / large, -3.0], -3.0),
+        ([1 / large, 1 / large, large, 2.0, large], 2.0),
+        ([large] * 20, np.inf),
+        ([1 / large] * 20, 0.0),
+        ([large] * 9 + [1 / large] * 9 + [0.5], 0.5),
+        ([large] * 9 + [0.0], 0.0),
+    ):
+        tolerance = 1e-12 if dtype is np.float64 else 2e-5
+        np.testing.assert_allclose(run(device, la.det, np.diag(factors).astype(dtype)).item(), exact, rtol=tolerance)
+
+
 def test_cho_solve() -> None:
     p, b = positive(2, 5, 5), normal(2, 5, 3)
     close(la.cho_solve(la.cholesky(qb.array(p)), qb.array(b)), np.linalg.solve(p, b))

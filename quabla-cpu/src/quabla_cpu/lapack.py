@@ -195,29 +195,53 @@ def _substitute(c: _Caller, a: Value, x: Value, n: int, k: int, triangle: str, t
         c.call("trsm", "R", triangle, turned, diagonal, k, n, 1.0, a, n, x, k)
 
 
+_FAR = 2.0**500  # between its inverse and it, numbers can be multiplied once without leaving the range of float64
+
+
 @routine("lu_det")
 def _lu_det(code: Code, step: Call) -> None:
     factors, pivots = step.inputs
     (out,) = step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
     n, b, c = shape[-1], code.b, _Caller(code, d)
-    zero, one = c.number(0.0), c.number(1.0)
     parts = (
         (address(code, *factors), n * n * d.itemsize),
         (address(code, *pivots), n * 8),
         (address(code, out), d.itemsize),
     )
     with _systems(code, math.prod(shape[:-2]), *parts) as (f, p, to):
-        with b.carry(0, n, [one]) as (i, loop):
-            x = c.load(f, times(b, i, n + 1))
+        one, none = text.constant("double", 1.0), text.constant("i64", 0)
+        with b.carry(0, n, [one, none]) as (i, loop):
+            product, exponent = loop.values
+            x = b.fpext(c.load(f, times(b, i, n + 1)), "double")
             if step.node.params["signs"]:
                 whole = b.copysign(one, x)
-                x = b.select(b.fcmp("one", x, zero), whole, x)  # zero and NaN stay what they are
+                # Zero and NaN stay what they are.
+                x = b.select(b.fcmp("one", x, text.constant("double", 0.0)), whole, x)
+            else:
+                x, exponent = _near(b, x, exponent)
             swapped = b.icmp("ne", b.load("i64", b.gep("i64", p, i)), i)
-            x = b.fmul(loop.values[0], x)
-            loop.update(b.select(swapped, b.fneg(x), x))
-        b.store(loop.results[0], to)
+            product = b.fmul(product, b.select(swapped, b.fneg(x), x))
+            loop.update(*_near(b, product, exponent))
+        product, exponent = loop.results
+        negative = b.icmp("slt", exponent, none)
+        factor = b.select(negative, text.constant("double", 1.0 / _FAR), text.constant("double", _FAR))
+        count = b.select(negative, b.sub(none, exponent), exponent)
+        with b.carry(0, b.intrinsic("smin", count, text.constant("i64", 5)), [product]) as (_, scaling):
+            scaling.update(b.fmul(scaling.values[0], factor))
+        b.store(b.fptrunc(scaling.results[0], c.real), to)
     _forget(code, out)
+
+
+def _near(b: Builder, x: Value, exponent: Value) -> tuple[Value, Value]:
+    """`x` times a power of `_FAR` that brings it near 1, and that power taken out of the exponent."""
+    size = b.fabs(x)
+    for predicate, bound, change in (("ogt", _FAR, 1), ("olt", 1.0 / _FAR, -1)):
+        beyond = b.fcmp(predicate, size, text.constant("double", bound))
+        x = b.select(beyond, b.fmul(x, text.constant("double", 1.0 / bound)), x)
+        moved = b.add(exponent, text.constant("i64", change))
+        exponent = b.select(beyond, moved, exponent)
+    return x, exponent
 
 
 # --- triangular systems, Cholesky -------------------------------------------------------------------------------------

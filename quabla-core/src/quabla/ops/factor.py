@@ -216,7 +216,13 @@ def _lu_det_infer(factors: ShapeDtype, pivots: ShapeDtype, *, signs: bool) -> Sh
 def _lu_det_numpy(factors: np.ndarray, pivots: np.ndarray, *, signs: bool) -> Any:
     d = np.diagonal(factors, axis1=-2, axis2=-1)
     swaps = np.sum(pivots != np.arange(d.shape[-1]), axis=-1)
-    product = np.prod(np.sign(d) if signs else d, axis=-1)
+    if signs:
+        d = np.sign(d)
+    product, exponent = np.ones(d.shape[:-1]), np.zeros(d.shape[:-1], np.int64)
+    for j in range(d.shape[-1]):  # a product that is too large or too small on the way may be neither in the end
+        product, more = np.frexp(product * np.frexp(d[..., j])[0])
+        exponent = exponent + more + np.frexp(d[..., j])[1]
+    product = np.ldexp(product, np.clip(exponent, -3000, 3000))
     return np.where(swaps % 2, -product, product).astype(factors.dtype)
 
 
