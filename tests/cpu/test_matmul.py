@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,8 @@ from quabla.lowering.loops import Product
 from quabla.ops.matmul import dot_general
 from quabla.ops.structure import broadcast, permute, strided_slice
 from quabla_cpu import gemm
-from quabla_cpu.backend import CpuBackend, build
+from quabla_cpu.backend import CpuBackend, build, compile_program
+from quabla_cpu.codegen import ENTRY, generate
 
 WIDTHS = (16, 32, 64)
 
@@ -44,9 +47,11 @@ def check(function, expected, *arrays, width=None):
 @pytest.mark.parametrize("right", ["kn", "nk"])
 @pytest.mark.parametrize(
     ("m", "k", "n"),
-    [(2, 2, 2), (64, 16, 16), (16, 64, 16), (3, 5, 7), (9, 17, 8), (2, 33, 100), (41, 3, 5)]
-    + [(1, 6, 9), (9, 6, 1), (8, 1, 8)],
-)
+    [
+        (2, 2, 2), (64, 16, 16), (16, 64, 16), (3, 5, 7), (9, 17, 8), (2, 33, 100), (41, 3, 5),
+        (1, 6, 9), (9, 6, 1), (8, 1, 8),
+    ],
+)  # fmt: skip
 def test_matrices_in_every_layout(m, k, n, left, right, dtype, width):
     rng = np.random.default_rng(m + 10 * k + 100 * n)
     sizes = {"m": m, "k": k, "n": n}
@@ -161,6 +166,25 @@ def test_special_values_in_products():
     with np.errstate(invalid="ignore"):
         want = x @ y
     np.testing.assert_array_equal(run(lambda x, y: x @ y, x, y), want)
+
+
+def test_machines_that_do_not_multiply_and_add_at_once():
+    """Without `fma` each term is rounded twice, as plain Python does."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 7)), rng.normal(size=(7, 6))
+    tensors = [qb.array(x), qb.array(y)]
+    program, _ = trace(lambda x, y: (x @ y,), [t.aval for t in tensors])
+    plan = CpuBackend().lower(program, "cpu").plan
+    generated = generate(plan, 16, fma=False)
+    assert "llvm.fma" not in generated.text + "".join(module for _, module in generated.products)
+    code = compile_program(generated)
+    out = np.zeros(plan.out_nbytes // 8)
+    table = np.array([*[t.address for t in tensors], out.ctypes.data, 0], np.uintp)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.library.address(ENTRY))(table.ctypes.data)
+    want = np.zeros((5, 6))
+    for k in range(7):  # NumPy's elementwise operations round once each
+        want += np.multiply.outer(x[:, k], y[k])
+    np.testing.assert_array_equal(out[:30].reshape(5, 6), want)
 
 
 def test_products_of_one_form_are_compiled_once():

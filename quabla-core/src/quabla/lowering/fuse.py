@@ -1,6 +1,7 @@
 """From a Program to a list of kernels and products, and a plan of their memory.
 
-1. Shape ops become views: a buffer read with an offset and strides (`views.py`).
+1. Shape ops become views: a buffer read with an offset and strides (`views.py`). Padding at the ends is a view with
+   bounds, beyond which it is zero.
 2. Every computed value gets a depth: how many kernel boundaries lie before it. A boundary is crossed where a value is
    read from memory: the result of a reduction, product or assembly, a value read through a view that reorders it, or
    one computed over another domain.
@@ -9,7 +10,7 @@
 4. A value moves to the kernel of its first use where that saves a store; a cheap one is computed again in each kernel
    that uses it where that saves memory traffic (`placement.py`).
 5. Only values that other kernels read get memory (`build.py`). Outputs are written where they are returned; `concat`
-   and `pad` are stores into parts of one buffer.
+   and padding between elements are stores into parts of one buffer.
 
 Domains are compared without axes of extent 1, so that a reshape between (64,) and (64, 1) costs nothing.
 """
