@@ -40,7 +40,7 @@ def plan_of(program: Program, device: str = "cpu") -> fuse.Plan:
                     device=device,
                 )
         found = program.memo[plan_of] = fuse.fuse(simple, _scratch)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _scratch(node: Node) -> int | None:
