@@ -12,9 +12,12 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import Frame, TraceTensor, trace
 from quabla.dtypes import float32, float64
 from quabla.ir.program import Program
-from quabla.ops.structure import cast, concatenate, lead, permute, reshape_to, strided_slice, zeros_like
+from quabla.ops.compare import equal
+from quabla.ops.elementwise import add, minimum, mul
+from quabla.ops.structure import broadcast, cast, lead, permute, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
+from quabla.transforms.chunks import checked_chunk, over_chunks, rows
 from quabla.transforms.derivatives import grad, select_arguments
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
@@ -32,9 +35,10 @@ class Jacobian(Transform):
 
     kind = "jacobian"
 
-    def __init__(self, fun: Callable[..., Any], argnums: Any) -> None:
+    def __init__(self, fun: Callable[..., Any], argnums: Any, chunk_size: Any) -> None:
         self.argnums, self.single = normalize_argnums(self.kind, argnums)
-        super().__init__(fun, (self.argnums, self.single), frozenset(self.argnums))
+        self.chunk = checked_chunk(self.kind, chunk_size) or SEEDS
+        super().__init__(fun, (self.argnums, self.single, self.chunk), frozenset(self.argnums))
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the Jacobian in the innermost trace."""
@@ -52,9 +56,9 @@ class Jacobian(Transform):
         if not ins or not outs:
             blocks: list[list[Any]] = [[None] * len(ins) for _ in outs]
         elif _prefers_reverse(program, ins, outs):
-            blocks = _by_rows(frame, program, primals, wanted, ins, outs)
+            blocks = _by_rows(frame, program, primals, wanted, ins, outs, self.chunk)
         else:
-            blocks = _by_columns(frame, program, primals, wanted, ins, outs)
+            blocks = _by_columns(frame, program, primals, wanted, ins, outs, self.chunk)
         return self._arranged(call, staged.result, program.out_avals, picked, blocks)
 
     def _arranged(self, call: Call, result: Any, out_avals: Any, picked: Sequence[int], blocks: Any) -> Any:
@@ -95,38 +99,53 @@ def _prefers_reverse(program: Program, ins: Sequence[ShapeDtype], outs: Sequence
     return not single and not any(a.dtype is float32 for a in program.in_avals)
 
 
-def _seeds(avals: Sequence[ShapeDtype], low: int, high: int) -> list[Any]:
-    """Rows `low` to `high` of the identity over all elements of `avals`, cut into one array `(rows, *shape)` each."""
-    seeds, at = [], 0
+def _seeds(avals: Sequence[ShapeDtype]) -> list[Any]:
+    """The identity over all elements of `avals`, cut into one array `(rows, *shape)` each."""
+    total, at = sum(a.size for a in avals), 0
+    seeds = []
     for a in avals:
-        matrix = np.zeros((high - low, a.size), a.dtype.numpy)
-        first, last = max(low, at), min(high, at + a.size)
-        if first < last:
-            rows = np.arange(first, last)
-            matrix[rows - low, rows - at] = 1.0
-        seeds.append(wrap(matrix.reshape(high - low, *a.shape)))
+        matrix = np.eye(total, a.size, -at, a.dtype.numpy)
+        seeds.append(wrap(matrix.reshape(total, *a.shape)))
         at += a.size
     return seeds
 
 
 def _pushed(
-    frame: Frame, program: Program, primals: Sequence[TraceTensor], basis: Sequence[ShapeDtype]
+    frame: Frame,
+    program: Program,
+    primals: Sequence[TraceTensor],
+    basis: Sequence[ShapeDtype],
+    chunk: int,
 ) -> list[TraceTensor]:
     """Run `program`, whose last inputs take one basis vector, for all basis vectors: a leading axis per result."""
     total = sum(a.size for a in basis)
-    chunks: list[list[TraceTensor]] = []
-    for low in range(0, total, SEEDS):
-        high = min(low + SEEDS, total)
-        seeds = [frame.lift(s) for s in _seeds(basis, low, high)]
-        mapped = [False] * len(primals) + [True] * len(seeds)
-        outs, over = batch_values(frame, program, [*primals, *seeds], mapped, high - low)
-        chunks.append([lead(o, m, high - low) for o, m in zip(outs, over, strict=True)])
-    return [concatenate(parts, 0) for parts in zip(*chunks, strict=True)]
+    over = [False] * len(primals) + [True] * len(basis)
+    if total <= chunk:
+        seeds = [frame.lift(s) for s in _seeds(basis)]
+        outs, has = batch_values(frame, program, [*primals, *seeds], over, total)
+    else:
+        args = [*primals, *[None] * len(basis)]
+        outs, has = over_chunks(
+            frame, program, args, over, total, chunk, lambda index, _: _seeds_of(basis, index, chunk)
+        )
+    return [lead(o, m, total) for o, m in zip(outs, has, strict=True)]
 
 
-def _rows(x: TraceTensor, low: int, count: int) -> Any:
-    rest = x.shape[1:]
-    return strided_slice(x, (low, *[0] * len(rest)), (low + count, *rest), (1,) * x.ndim)
+def _seeds_of(avals: Sequence[ShapeDtype], index: Any, count: int) -> list[Any]:
+    """`count` rows of `_seeds`, those of the chunk `index`, which is known when the program runs.
+
+    They are compared into being: whole numbers are exact in float64 up to 2^53.
+    """
+    total, at = sum(a.size for a in avals), 0
+    first = minimum(mul(cast(index, float64), float(count)), float(total - count))
+    row = add(broadcast(first, (count,), ()), wrap(np.arange(float(count))))
+    seeds = []
+    for a in avals:
+        column = broadcast(wrap(np.arange(float(at), float(at + a.size))), (count, a.size), (1,))
+        hit = equal(broadcast(row, (count, a.size), (0,)), column)
+        seeds.append(reshape_to(cast(hit, a.dtype), (count, *a.shape)))
+        at += a.size
+    return seeds
 
 
 def _by_rows(
@@ -136,6 +155,7 @@ def _by_rows(
     wanted: Any,
     ins: Sequence[ShapeDtype],
     outs: Sequence[ShapeDtype],
+    chunk: int,
 ) -> list[list[Any]]:
     """Reverse mode: a pullback per output element."""
 
@@ -148,12 +168,12 @@ def _by_rows(
         return [inner.full(0.0, a) if ct is None else ct for ct, a in picked]
 
     pulled, _ = trace(pull, [*program.in_avals, *(aval_of(a.shape, a.dtype) for a in outs)])
-    stacked = _pushed(frame, pulled, primals, outs)
+    stacked = _pushed(frame, pulled, primals, outs, chunk)
     blocks, at = [], 0
     for out in outs:
         # Blocks have the dtype of the result, as in forward mode.
-        rows = [cast(_rows(s, at, out.size), out.dtype) for s in stacked]
-        blocks.append([reshape_to(r, out.shape + a.shape) for r, a in zip(rows, ins, strict=True)])
+        parts = [cast(rows(s, at, at + out.size), out.dtype) for s in stacked]
+        blocks.append([reshape_to(r, out.shape + a.shape) for r, a in zip(parts, ins, strict=True)])
         at += out.size
     return blocks
 
@@ -165,6 +185,7 @@ def _by_columns(
     wanted: Any,
     ins: Sequence[ShapeDtype],
     outs: Sequence[ShapeDtype],
+    chunk: int,
 ) -> list[list[Any]]:
     """Forward mode: a tangent per input element."""
 
@@ -180,12 +201,12 @@ def _by_columns(
         ]
 
     pushed, _ = trace(push, [*program.in_avals, *(aval_of(a.shape, a.dtype) for a in ins)])
-    stacked = _pushed(frame, pushed, primals, ins)
+    stacked = _pushed(frame, pushed, primals, ins, chunk)
     blocks = []
     for s, out in zip(stacked, outs, strict=True):
         row, at = [], 0
         for a in ins:
-            part = _rows(s, at, a.size)
+            part = rows(s, at, at + a.size)
             turned = permute(part, (*range(1, part.ndim), 0))
             row.append(reshape_to(turned, out.shape + a.shape))
             at += a.size
@@ -193,7 +214,9 @@ def _by_columns(
     return blocks
 
 
-def jacobian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def jacobian(
+    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, chunk_size: int | None = None
+) -> Callable[..., Any]:
     """The dense Jacobian of a function.
 
     Reverse mode where the results have fewer elements than the arguments, forward mode otherwise.
@@ -201,6 +224,8 @@ def jacobian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Cal
     Args:
         fun: a function of arrays and pytrees of arrays.
         argnums: which positional arguments to differentiate; negative ones count from the end.
+        chunk_size: how many rows or columns are computed at a time, at most 256 unless given: a bound on memory. The
+            result is the same up to rounding.
 
     Returns:
         A function of the same arguments. For an array result of shape `out` and an array argument of shape `in` it
@@ -209,21 +234,26 @@ def jacobian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Cal
 
     Raises:
         ShapeError: `argnums` does not fit the call.
+        DtypeError: `chunk_size` is no positive int.
 
     Example:
         >>> import quabla as qb
         >>> qb.jacobian(lambda x: x * x)(qb.array([1.0, 2.0])).tolist()
         [[2.0, 0.0], [0.0, 4.0]]
     """
-    return Jacobian(fun, argnums)
+    return Jacobian(fun, argnums, chunk_size)
 
 
-def hessian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def hessian(
+    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, chunk_size: int | None = None
+) -> Callable[..., Any]:
     """The dense Hessian of a scalar function: `jacobian(grad(fun))`.
 
     Args:
         fun: a function that returns a floating scalar of shape `()`.
         argnums: which positional arguments to differentiate; negative ones count from the end.
+        chunk_size: how many rows or columns are computed at a time, at most 256 unless given: a bound on memory. The
+            result is the same up to rounding.
 
     Returns:
         A function of the same arguments that returns a block of shape `(*in, *in)`, or trees of blocks as `jacobian`
@@ -231,10 +261,11 @@ def hessian(fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Call
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
+        DtypeError: `chunk_size` is no positive int.
 
     Example:
         >>> import quabla as qb
         >>> qb.hessian(lambda x: qb.sum(x**3))(qb.array([1.0, 2.0])).tolist()
         [[6.0, 0.0], [0.0, 12.0]]
     """
-    return Jacobian(grad(fun, argnums), argnums)
+    return Jacobian(grad(fun, argnums), argnums, chunk_size)

@@ -10,7 +10,7 @@ from quabla.arrays.tracer import Frame, TraceTensor
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import broadcast, permute
 from quabla.shapes import ShapeDtype, aval_of
-from quabla.transforms.batch import batch_values
+from quabla.transforms.chunks import batch_chunks, checked_chunk
 from quabla.transforms.staging import Call, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import Transform
 
@@ -38,7 +38,7 @@ class Batched(Transform):
 
     kind = "vmap"
 
-    def __init__(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any) -> None:
+    def __init__(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any, chunk_size: Any) -> None:
         if type(in_axes) is not int and not isinstance(in_axes, (tuple, list)):
             raise DtypeError(
                 f"vmap: in_axes must be an int, or a tuple with one entry per argument of {name_of(fun)}, "
@@ -46,7 +46,8 @@ class Batched(Transform):
             )
         self.in_axes = _checked("in_axes", in_axes)
         self.out_axes = _checked("out_axes", out_axes)
-        super().__init__(fun, (_key(in_axes), _key(out_axes)))
+        self.chunk = checked_chunk("vmap", chunk_size)
+        super().__init__(fun, (_key(in_axes), _key(out_axes), self.chunk))
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the function for all examples at once in the innermost trace."""
@@ -59,7 +60,9 @@ class Batched(Transform):
         values = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
         all_axes = [*axes, *[None] * len(staged.captures)]
         values = [v if axis is None else _move(v, axis, 0) for v, axis in zip(values, all_axes, strict=True)]
-        outs, over = batch_values(frame, staged.program, values, [a is not None for a in all_axes], size)
+        outs, over = batch_chunks(
+            frame, staged.program, values, [a is not None for a in all_axes], size, self.chunk
+        )
         out_axes = self._out_axes(staged.result)
         return staged.result.put_together(
             [self._placed(frame, o, m, axis, size) for o, m, axis in zip(outs, over, out_axes, strict=True)]
@@ -149,7 +152,9 @@ def _key(axes: Any) -> Any:
     return (tuple(leaves), treedef)
 
 
-def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+def vmap(
+    fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, chunk_size: int | None = None
+) -> Callable[..., Any]:
     """Map a function over an axis of its arguments.
 
     Args:
@@ -158,17 +163,19 @@ def vmap(fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callab
             None (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
+        chunk_size: how many examples are computed at a time, all unless given: a bound on memory, at the cost of a
+            loop. The results are the same up to rounding.
 
     Returns:
         A function of arguments that have the mapped axes, all of one size.
 
     Raises:
         ShapeError: mapped axes of different sizes, an axis that an argument does not have, or nothing mapped.
-        DtypeError: in_axes or out_axes hold something else than ints and None.
+        DtypeError: in_axes or out_axes hold something else than ints and None, or `chunk_size` is no positive int.
 
     Example:
         >>> import quabla as qb
         >>> qb.vmap(lambda x, w: x @ w, in_axes=(0, None))(qb.eye(2), qb.array([3.0, 4.0])).tolist()
         [3.0, 4.0]
     """
-    return Batched(fun, in_axes, out_axes)
+    return Batched(fun, in_axes, out_axes, chunk_size)

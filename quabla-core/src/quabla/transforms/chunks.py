@@ -1,0 +1,154 @@
+"""Batching a few lanes at a time: `chunk_size` of `vmap`, `jacobian` and `hessian`.
+
+A loop over chunks holds the memory of one chunk where a whole batch would hold that of all. What depends on no mapped
+input is computed once, before the loop. Where the chunks do not divide the lanes, the last chunk begins earlier and
+computes some lanes again, so that all chunks run the same code. Every lane computes what it would compute in the whole
+batch: by definition the same bits, though a device may add up in another order where shapes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quabla.arrays.tracer import Frame, TraceTensor, trace
+from quabla.control.derive import Parts, index_aval, slice_type
+from quabla.control.scan import bind_scan
+from quabla.errors import DtypeError
+from quabla.ir.program import Node, Program, Value
+from quabla.ops.structure import concatenate, lead, reshape_to, strided_slice
+from quabla.transforms.batch import batch_values
+from quabla.transforms.forward import replay
+
+__all__ = ["batch_chunks", "checked_chunk", "over_chunks", "rows"]
+
+
+def checked_chunk(where: str, chunk_size: Any) -> int | None:
+    """`chunk_size`, a positive int or None.
+
+    Raises:
+        DtypeError: it is something else.
+    """
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise DtypeError(
+            f"{where}: chunk_size must be a positive int, or None for all at once, got {chunk_size!r}"
+        )
+    return chunk_size
+
+
+def rows(x: Any, low: int, high: int) -> Any:
+    """`x[low:high]`."""
+    if (low, high) == (0, x.shape[0]):
+        return x
+    rest = x.shape[1:]
+    return strided_slice(x, (low, *[0] * len(rest)), (high, *rest), (1,) * x.ndim)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A program split into what depends on mapped inputs and what does not.
+
+    Attributes:
+        inner: the first part, a program of the mapped inputs and then of `fixed`.
+        fixed: what it reads of the second part, recorded already.
+        outs: per output of the whole, its value where it is not mapped, else None.
+    """
+
+    inner: Program
+    fixed: list[TraceTensor]
+    outs: list[TraceTensor | None]
+
+
+def _split(frame: Frame, program: Program, args: Sequence[Any], over: Sequence[bool]) -> Split:
+    known: dict[Value, TraceTensor] = {
+        v: x for v, x, m in zip(program.inputs, args, over, strict=True) if not m
+    }
+    mapped = [v for v, m in zip(program.inputs, over, strict=True) if m]
+    many: set[Value] = set(mapped)
+    nodes: list[Node] = []
+    for node in program.nodes:
+        if any(v in many for v in node.inputs):
+            nodes.append(node)
+            many.update(node.outputs)
+            continue
+        out = replay(frame, node, tuple([known[v] for v in node.inputs]))
+        for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
+            known[v] = o
+    read = list(dict.fromkeys([v for node in nodes for v in node.inputs if v not in many]))
+    inner = Program((*mapped, *read), tuple(nodes), tuple([v for v in program.outputs if v in many]))
+    return Split(inner, [known[v] for v in read], [None if v in many else known[v] for v in program.outputs])
+
+
+def over_chunks(
+    frame: Frame,
+    program: Program,
+    args: Sequence[Any],
+    over: Sequence[bool],
+    size: int,
+    chunk: int,
+    lanes: Callable[[Any, Sequence[Any]], Sequence[Any]],
+    xs: Sequence[TraceTensor] = (),
+) -> tuple[list[TraceTensor], list[bool]]:
+    """Record a program of one lane for `size` lanes, `chunk` of them at a time.
+
+    Args:
+        frame: where to record.
+        program: the program of one lane.
+        args: a value per input; those of mapped inputs are not looked at.
+        over: which inputs are mapped.
+        size: the number of lanes.
+        chunk: how many are computed at a time, less than `size`.
+        lanes: from the index of a chunk and its slices of `xs`, the mapped inputs with their leading axis of extent
+            `chunk`. The last chunk is that of the last lanes.
+        xs: arrays with a leading axis for the chunks.
+
+    Returns:
+        The outputs, and which of them have the leading axis; as `batch_values` does.
+    """
+    split = _split(frame, program, args, over)
+    fixed = len(split.fixed)
+    flags = [*[True] * (len(split.inner.inputs) - fixed), *[False] * fixed]
+
+    def step(index: Any, *values: Any) -> list[Any]:
+        given = [*lanes(index, values[fixed:]), *values[:fixed]]
+        outs, has = batch_values(index.frame, split.inner, given, flags, chunk)
+        return [lead(o, m, chunk) for o, m in zip(outs, has, strict=True)]
+
+    body, _ = trace(step, [index_aval, *(x.aval for x in split.fixed), *map(slice_type, xs)])
+    count = -(-size // chunk)
+    _, stacks = bind_scan(body, count, Parts(list(split.fixed), [], list(xs)))
+    joined = iter([_joined(reshape_to(y, (count * chunk, *y.shape[2:])), size, chunk) for y in stacks])
+    return [next(joined) if x is None else x for x in split.outs], [x is None for x in split.outs]
+
+
+def _joined(x: Any, size: int, chunk: int) -> Any:
+    """The lanes of all chunks, without those that the last one computed again."""
+    rest = size % chunk
+    if not rest:
+        return x
+    return concatenate([rows(x, 0, size - rest), rows(x, x.shape[0] - rest, x.shape[0])], 0)
+
+
+def _cut(x: Any, chunk: int) -> Any:
+    """`x` as a stack of chunks; the last one is that of the last rows."""
+    size = x.shape[0]
+    rest = size % chunk
+    if rest:
+        x = concatenate([rows(x, 0, size - rest), rows(x, size - chunk, size)], 0)
+    return reshape_to(x, (x.shape[0] // chunk, chunk, *x.shape[1:]))
+
+
+def batch_chunks(
+    frame: Frame,
+    program: Program,
+    args: Sequence[TraceTensor],
+    over: Sequence[bool],
+    size: int,
+    chunk: int | None,
+) -> tuple[list[TraceTensor], list[bool]]:
+    """`batch_values`, a chunk at a time where `chunk` is less than `size`."""
+    if chunk is None or chunk >= size:
+        return batch_values(frame, program, args, over, size)
+    xs = [_cut(x, chunk) for x, m in zip(args, over, strict=True) if m]
+    return over_chunks(frame, program, args, over, size, chunk, lambda index, slices: slices, xs)

@@ -1,0 +1,198 @@
+"""`chunk_size` of `vmap`, `jacobian`, `hessian`: the same results in the memory of a chunk.
+
+By definition, that is on the reference backend, the bits are the same. But BLAS takes other ways for one lane than for
+many, and a device may add up in an order that depends on the shape of what it sums: then the last bits may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quabla as qb
+
+A = qb.array
+S = qb.ShapeDtype
+SIZE = 10
+CHUNKS = [1, 2, 3, 5, 7, 9, 10, 11, 1000]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def same(
+    make: Callable[..., Any], other: Callable[..., Any], *args: Any, to_the_bit: bool = True, **kwargs: Any
+) -> None:
+    """Two functions agree: to the bit by definition, to rounding on the CPU."""
+    mine, wanted = (qb.jit(f, device="reference")(*args, **kwargs) for f in (make, other))
+    _same(mine, wanted, 0.0 if to_the_bit else 1e-14)
+    _same(make(*args, **kwargs), other(*args, **kwargs), 1e-13)
+
+
+def _same(got: Any, wanted: Any, rtol: float) -> None:
+    a, treedef = qb.tree.flatten(got)
+    b, other = qb.tree.flatten(wanted)
+    assert treedef == other
+    for x, y in zip(a, b, strict=True):
+        assert x.aval is y.aval
+        if rtol == 0.0:
+            assert x.numpy().tobytes() == y.numpy().tobytes()
+        elif x.dtype is qb.bool_:
+            np.testing.assert_array_equal(x.numpy(), y.numpy())
+        else:
+            bound = rtol if x.dtype is qb.float64 else 1e-5
+            np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=bound, atol=bound)
+
+
+W = A(rng().normal(size=(4, 4)))
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "elementwise": lambda x: qb.sin(x) * qb.exp(-x * x) + qb.sum(x),
+    "product": lambda x: qb.tanh(W @ x) @ W,
+    "tree": lambda x: {
+        "sum": qb.sum(x),
+        "constant": A([1.0, 2.0]),
+        "both": (x > 0.0, qb.astype(x, "float32")),
+    },
+    "gradient": qb.grad(lambda x: qb.sum(qb.tanh(W @ x) ** 2)),
+    "second": lambda x: qb.jvp(qb.grad(lambda y: qb.sum(qb.sin(y) ** 3)), (x,), (W[0],))[1],
+    "cond": lambda x: qb.cond(x[0] > 0.0, lambda y: qb.sqrt(y[0]) * y, lambda y: -y, x),
+    "loop": lambda x: qb.fori_loop(0, 4, lambda i, c: qb.sin(c) + x * i, x),
+    "while": lambda x: qb.while_loop(
+        lambda c: qb.sum(c * c) < 50.0, lambda c: c * 1.5 + 0.1, x, max_steps=60
+    ),
+    "solve": lambda x: qb.solve(W + 5.0 * qb.eye(4), x),
+    "indexing": lambda x: x[A([3.0, 0.0])] * qb.sum(W[1]),
+    "invariant": lambda x: qb.sum(qb.sin(W)) * qb.ones((3,)),
+}
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vmap_in_chunks_has_the_same_bits(name: str, chunk: int) -> None:
+    x = A(rng().normal(size=(SIZE, 4)))
+    f = FUNCTIONS[name]
+    to_the_bit = chunk > 1 or name not in ("product", "gradient", "solve")
+    same(qb.vmap(f, chunk_size=chunk), qb.vmap(f), x, to_the_bit=to_the_bit)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 10])
+def test_axes_unmapped_arguments_and_keywords(chunk: int) -> None:
+    x, w, s = A(rng().normal(size=(4, SIZE))), A(rng().normal(size=(4,))), A(rng().normal(size=(SIZE,)))
+
+    def f(p: Any, w: Any, *, s: Any) -> Any:
+        return p["x"] * w * s, qb.sum(w), w + s
+
+    axes = {"in_axes": ({"x": -1}, None), "out_axes": (1, None, -1)}
+    same(qb.vmap(f, **axes, chunk_size=chunk), qb.vmap(f, **axes), {"x": x}, w, s=s)
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 7])
+def test_chunks_under_transforms(chunk: int) -> None:
+    x, w = A(rng().normal(size=(7, 3))), A(rng().normal(size=(3,)))
+    one = lambda x, w: qb.sum(qb.sin(x * w))
+    whole = qb.vmap(one, in_axes=(0, None))
+    parts = qb.vmap(one, in_axes=(0, None), chunk_size=chunk)
+
+    def close(f: Callable[[Any], Any]) -> None:
+        for a, b in zip(qb.tree.flatten(f(parts))[0], qb.tree.flatten(f(whole))[0], strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-13, atol=1e-15)
+
+    close(lambda v: qb.grad(lambda w: qb.sum(v(x, w) ** 2))(w))
+    close(lambda v: qb.jvp(lambda w: v(x, w), (w,), (w,)))
+    close(lambda v: qb.hessian(lambda w: qb.sum(v(x, w) ** 2))(w))
+    close(lambda v: qb.vmap(lambda w: v(x, w))(qb.stack([w, 2.0 * w])))
+    close(lambda v: qb.jit(v)(x, w))
+    close(lambda v: qb.jit(lambda s: v(x, w * s))(A(2.0)))
+    nested = qb.vmap(qb.vmap(one, in_axes=(None, 0), chunk_size=chunk), in_axes=(0, None), chunk_size=chunk)
+    many = qb.vmap(qb.vmap(one, in_axes=(None, 0)), in_axes=(0, None))
+    ws = A(rng().normal(size=(5, 3)))
+    same(nested, many, x, ws)
+
+
+def test_what_does_not_depend_on_the_example_is_computed_once() -> None:
+    f = qb.vmap(lambda x, w: x * qb.sum(qb.exp(w)), in_axes=(0, None), chunk_size=2)
+    text = qb.jit(f).lower(S((6,)), S((4,))).as_text()
+    assert text.count("exp(") == 1
+    assert text.index("exp(") < text.index("scan(") < text.index("mul(")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 6, 100])
+def test_jacobians_in_chunks_have_the_same_bits(chunk: int) -> None:
+    x = A(rng().normal(size=(5,)))
+    wide = lambda x: qb.sin(qb.outer(x, x))  # forward mode
+    narrow = lambda x: A(rng().normal(size=(3, 5))) @ qb.exp(x)  # reverse mode
+    for f in (wide, narrow, lambda x: (wide(x), {"n": narrow(x), "c": qb.ones((2,))})):
+        same(qb.jacobian(f, chunk_size=chunk), qb.jacobian(f), x)
+    two = lambda p, s: p["a"] * s + qb.sum(p["b"])
+    args = ({"a": x, "b": A(rng().normal(size=(2, 3)))}, A(0.5))
+    for argnums in (0, 1, (0, 1)):
+        same(qb.jacobian(two, argnums, chunk_size=chunk), qb.jacobian(two, argnums), *args)
+    loss = lambda x: qb.sum(qb.tanh(qb.outer(x, x)) ** 2)
+    same(qb.hessian(loss, chunk_size=chunk), qb.hessian(loss), x)
+    single = lambda x: qb.sin(qb.astype(x, "float32"))
+    same(qb.jacobian(single, chunk_size=chunk), qb.jacobian(single), x)
+
+
+def test_more_basis_vectors_than_are_pushed_at_once() -> None:
+    n = 600
+    x = A(np.linspace(0.1, 1.0, n))
+    got = qb.jacobian(lambda x: qb.sin(x) * qb.sum(x))(x).numpy()
+    xs = x.numpy()
+    np.testing.assert_allclose(
+        got, np.diag(np.cos(xs) * xs.sum()) + np.sin(xs)[:, None], rtol=1e-13, atol=1e-15
+    )
+    text = qb.jit(qb.jacobian(lambda x: qb.sin(x))).lower(S((n,))).as_text()
+    assert text.count("scan(") == 1 and len(text.splitlines()) < 60
+
+
+def test_memory_is_that_of_a_chunk() -> None:
+    width, size = 64, 4096
+    one = lambda x: qb.sum(qb.sin(qb.outer(x, x) @ qb.exp(qb.outer(x, x))))
+
+    def workspace(f: Any) -> int:
+        compiled = qb.jit(f).lower(S((size, width))).compile()
+        return compiled._compiled.executable.entry.workspace_nbytes  # type: ignore[no-any-return]
+
+    whole = workspace(qb.vmap(one))
+    assert whole >= size * width * width * 8
+    assert workspace(qb.vmap(one, chunk_size=16)) < whole / 50
+
+
+def test_ten_thousand_seeds_in_bounded_memory() -> None:
+    n = 10_000
+    f = lambda x: qb.stack([qb.sum(x * x), qb.sum(qb.sin(x))])
+    tall = lambda s: s * qb.ones((n,))  # forward mode: one seed
+    assert qb.jacobian(tall, chunk_size=8)(A(2.0)).shape == (n,)
+    x = A(np.linspace(0.0, 1.0, n))
+    np.testing.assert_allclose(
+        qb.jacobian(f, chunk_size=1)(x).numpy(), [2 * x.numpy(), np.cos(x.numpy())], rtol=1e-15
+    )
+    summed = lambda x: qb.jacobian(lambda y: qb.sin(y), chunk_size=50)(x) @ qb.ones((2000,))
+    y = np.linspace(0.0, 1.0, 2000)
+    np.testing.assert_allclose(qb.jit(summed)(A(y)).numpy(), np.cos(y), rtol=1e-13)
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 2.0, True, "2"])
+def test_wrong_chunks(chunk: Any) -> None:
+    for make in (qb.vmap, qb.jacobian, qb.hessian):
+        with pytest.raises(qb.DtypeError, match="chunk_size must be a positive int"):
+            make(lambda x: x, chunk_size=chunk)
+
+
+def test_chunks_are_part_of_the_signature() -> None:
+    traces = []
+
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x * x
+
+    x = qb.ones((6,))
+    for _ in range(2):
+        qb.vmap(f, chunk_size=2)(x)
+        qb.vmap(f, chunk_size=3)(x)
+    assert len(traces) == 2
