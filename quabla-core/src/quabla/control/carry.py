@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quabla import tree
-from quabla.control.regions import with_output_types
+from quabla.control.regions import weak_numbers, with_output_types
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import cast
 from quabla.shapes import ShapeDtype, aval_of
@@ -39,14 +39,8 @@ def take_carry(where: str, init: Any) -> Carry:
     Raises:
         DtypeError: a leaf is no array.
     """
-    call = take_apart(_named(where), (tree.map(_weak_number, init),), {})
+    call = take_apart(_named(where), (weak_numbers(init),), {})
     return Carry(call.treedef.children[0].children[0], call.arrays)
-
-
-def _weak_number(leaf: Any) -> Any:
-    from quabla.ops.apply import operand
-
-    return operand(leaf, "the carry of a loop") if type(leaf) in (int, float, bool) else leaf
 
 
 def _named(where: str) -> Callable[..., Any]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from quabla.arrays.tracer import bind, trace
-from quabla.control.regions import evaluate, is_traced, mapped, moved
+from quabla.control.derive import committed
+from quabla.control.regions import evaluate, functions, is_traced, mapped, moved
 from quabla.dtypes import float32, float64
-from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.elementwise import exp, mul, sin
@@ -43,7 +43,7 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, fun: Program) -
 
 
 def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun: Program) -> Any:
-    outs = bind(checkpoint_op, operands, {"fun": fun})
+    outs = bind(checkpoint_op, operands, {"fun": committed(fun)})
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
         live = [ct is not None for ct in cts]
@@ -116,8 +116,7 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
         >>> qb.grad(f)(0.0).item()
         1.0
     """
-    if not callable(fun):
-        raise DtypeError(f"checkpoint: the first argument must be a function, got a {type(fun).__name__}")
+    functions("checkpoint", fun=fun)
     static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

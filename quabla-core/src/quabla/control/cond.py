@@ -9,11 +9,14 @@ import numpy as np
 
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import bind, trace
+from quabla.control.derive import committed
 from quabla.control.regions import (
     evaluate,
+    functions,
     mapped,
     merge_captures,
     moved,
+    results,
     safe_lanes,
     same_result,
     with_output_types,
@@ -61,7 +64,7 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, true: Program, 
 
 def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, true: Program, false: Program) -> Any:
     pred, values, needs = operands[0], operands[1:], list(wanted[1:])
-    outs = bind(cond_op, operands, {"true": true, "false": false})
+    outs = bind(cond_op, operands, {"true": committed(true), "false": committed(false)})
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
         live = [ct is not None for ct in cts]
@@ -175,11 +178,11 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
         >>> f(qb.array(4.0)).item(), qb.jit(f)(qb.array(-1.0)).item()
         (2.0, -0.0)
     """
-    for fun in (true_fun, false_fun):
-        if not callable(fun):
-            raise DtypeError(f"cond: the branches must be functions, got a {type(fun).__name__}")
+    functions("cond", true_fun=true_fun, false_fun=false_fun)
     if type(pred) is bool:
         return (true_fun if pred else false_fun)(*operands)
+    if type(pred) in (int, float):
+        raise DtypeError(f"cond: the predicate must be bool, got the number {pred!r}; compare it, as in pred != 0.0")
     p = operand(pred, "cond")
     if p.dtype is not bool_:
         raise DtypeError(f"cond: the predicate must be bool, got {p.aval}; compare it, as in pred != 0.0")
@@ -191,7 +194,9 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     if type(p) is Tensor:
         return (true_fun if p.numpy().item() else false_fun)(*operands)
     call = take_apart(true_fun, operands, {})
-    yes, no = stage(true_fun, call, region=True), stage(false_fun, call, region=True)
+    yes, no = (
+        stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True) for fun in (true_fun, false_fun)
+    )
     (true, false), captures = merge_captures((yes, no))
     avals = same_result(
         "cond",

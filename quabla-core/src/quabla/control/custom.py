@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from quabla import tree
-from quabla.arrays.tensor import wrap_as
-from quabla.arrays.tracer import bind, trace
-from quabla.control.regions import evaluate, is_traced, split
+from quabla.arrays.tensor import Tensor, wrap_as
+from quabla.arrays.tracer import TraceTensor, bind, trace
+from quabla.control.regions import evaluate, functions, is_traced, split, weak_numbers
 from quabla.dtypes import float32, float64
 from quabla.errors import DtypeError, ShapeError, TracerError, UnsupportedOperationError
 from quabla.ir.op import Op, Refused, Sample, define
 from quabla.ir.program import Program
+from quabla.ops.apply import operand
 from quabla.ops.elementwise import add, cos, exp, mul, sin
-from quabla.ops.structure import cast, lead, sum_over, zeros_like
+from quabla.ops.structure import broadcast, cast, lead, sum_over, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
-from quabla.transforms.staging import Call, Staged, as_outputs, inline, name_of, stage, take_apart
+from quabla.transforms.staging import Call, Staged, a_kind, as_outputs, inline, name_of, stage, take_apart
 
 __all__ = ["custom_jvp", "custom_jvp_op", "custom_vjp", "custom_vjp_op"]
 
 
-def _whole_batch(program: Program, over: Sequence[bool], size: int) -> Program:
-    """`program` over many lanes, all results with the batch axis."""
+def _whole_batch(program: Program, over: Sequence[bool], size: int, summed: Sequence[bool] = ()) -> Program:
+    """`program` over many lanes, all results with the batch axis, or summed over it where `summed` says so."""
 
     def run(*args: Any) -> list[Any]:
         outs, many = batch_values(args[0].frame, program, args, over, size)
-        return [lead(o, m, size) for o, m in zip(outs, many, strict=True)]
+        wide = [lead(o, m, size) for o, m in zip(outs, many, strict=True)]
+        return [sum_over(o, (0,)) if s else o for o, s in zip(wide, summed or [False] * len(wide), strict=True)]
 
     avals = [aval_of((size, *a.shape), a.dtype) if m else a for a, m in zip(program.in_avals, over, strict=True)]
     return trace(run, avals)[0]
@@ -74,11 +77,11 @@ class Rule:
         """The traced rule as a program."""
         return self.staged.program
 
-    def batched(self, over: Callable[[Program], Sequence[bool]], size: int) -> Rule:
-        """The rule over many lanes; `over` says which inputs of its program are mapped."""
+    def batched(self, over: Callable[[Program], Sequence[bool]], size: int, summed: Sequence[bool] = ()) -> Rule:
+        """The rule over many lanes; `over` says which inputs of its program are mapped, `summed` which results to sum."""
 
         def make() -> Staged:
-            return Staged(_whole_batch(self.program, over(self.program), size), (), self.staged.result)
+            return Staged(_whole_batch(self.program, over(self.program), size, summed), (), self.staged.result)
 
         return Rule(self.name, make)
 
@@ -155,12 +158,29 @@ class _Custom:
 
     def __init__(self, fun: Callable[..., Any], nondiff_argnums: Any = ()) -> None:
         if not callable(fun):
-            raise DtypeError(f"{self.where}: the first argument must be a function, got a {type(fun).__name__}")
+            raise DtypeError(f"{self.where}: the first argument must be a function, got {a_kind(fun)}")
         self.fun = fun
         self.nondiff = _positions(self.where, nondiff_argnums)
         self.__name__ = name_of(fun)
         self.__doc__ = fun.__doc__
         self.__wrapped__ = fun
+
+    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position, which is how rules see them; defaults among them."""
+        try:
+            signature = inspect.signature(self.fun)
+        except (TypeError, ValueError):
+            if kwargs:
+                raise DtypeError(f"{self.where}: pass the arguments of {self.__name__} by position") from None
+            return args
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise DtypeError(
+                f"{self.where}: {self.__name__} takes {', '.join(bound.kwargs)} by keyword only, which a rule cannot see; make "
+                "it a positional parameter"
+            )
+        return bound.args
 
     def divide(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The arguments that are not differentiated, and the others."""
@@ -210,25 +230,27 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
         Returns:
             The rule, so that this serves as a decorator.
         """
+        functions("custom_jvp", rule=rule)
         self.rule = rule
         return rule
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The value of the function."""
+        args = self.positional(args, kwargs)
         fixed, others = self.divide(args)
         if self.rule is None:
             raise DtypeError(f"custom_jvp: {self.__name__} has no rule yet; set it with {self.__name__}.defjvp(rule)")
-        call = take_apart(self.fun, tuple(others), {}, range(len(others)))
-        if kwargs or not is_traced(call.arrays):
-            return self.fun(*args, **kwargs)
+        call = take_apart(self.fun, weak_numbers(tuple(others)), {})
+        if not is_traced(call.arrays):
+            return self.fun(*args)
         staged = stage(lambda *a: self.fun(*self.join(fixed, a)), call)
         types = call.without_arrays()
-        rule = Rule(self.__name__, lambda: self._stage_rule(types, fixed, staged.result))
+        rule = Rule(self.__name__, lambda: self._stage_rule(types, fixed, staged))
         params = {"fun": staged.program, "rule": rule, "count": len(call.arrays)}
         outs = bind(custom_jvp_op, (*call.arrays, *staged.captures), params)
         return staged.result.put_together(outs)
 
-    def _stage_rule(self, call: Call, fixed: Sequence[Any], result: Any) -> Staged:
+    def _stage_rule(self, call: Call, fixed: Sequence[Any], fun: Staged) -> Staged:
         moving = [a for a in call.avals if a.dtype.kind == "f"]
         both = take_apart(self.fun, (*call.avals, *moving), {}, abstract=True)
 
@@ -243,14 +265,25 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
             if not (isinstance(value, (tuple, list)) and len(value) == 2):
                 raise DtypeError(f"custom_jvp: the rule of {self.__name__} must return a pair (value, tangent)")
             outs, structure = as_outputs(self.rule, value[0])
-            if structure.treedef != result.treedef:
-                raise DtypeError(
-                    f"custom_jvp: the rule of {self.__name__} returns a value of structure {structure.treedef}, the function "
-                    f"itself {result.treedef}"
-                )
+            outs = _agreeing("custom_jvp", self.__name__, "the rule", outs, structure, fun)
             return [*outs, *_mirrored("custom_jvp", self.__name__, "tangent", value[1], [o.aval for o in outs], structure.treedef)], None
 
         return stage(run, both, split=divide)
+
+
+def _agreeing(where: str, name: str, who: str, outs: list[Any], structure: Any, fun: Staged) -> list[Any]:
+    """The value that a rule returned, checked against what the function returned."""
+    if structure.treedef != fun.result.treedef:
+        raise DtypeError(
+            f"{where}: {who} of {name} returns a value of structure {structure.treedef}, the function itself "
+            f"{fun.result.treedef}"
+        )
+    for out, aval in zip(outs, fun.program.out_avals, strict=True):
+        if out.shape != aval.shape:
+            raise ShapeError(f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}")
+        if out.dtype is not aval.dtype and not (out.aval.weak or aval.weak):
+            raise DtypeError(f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}")
+    return [cast(o, a.dtype) for o, a in zip(outs, fun.program.out_avals, strict=True)]
 
 
 def _mirrored(where: str, name: str, what: str, given: Any, avals: Sequence[ShapeDtype], treedef: Any) -> list[Any]:
@@ -263,7 +296,11 @@ def _mirrored(where: str, name: str, what: str, given: Any, avals: Sequence[Shap
         if leaf is None:
             out.append(wrap_as(np.zeros(aval.shape, aval.dtype.numpy), aval))
             continue
-        (array,), _ = as_outputs(name, leaf)
+        if type(leaf) not in (Tensor, TraceTensor, float, int):
+            raise DtypeError(f"{where}: a {what} of {name} is {a_kind(leaf)} where its value has type {aval}")
+        array = operand(leaf, where)
+        if array.shape == () and array.aval.weak:
+            array = broadcast(array, aval.shape, ())
         if array.shape != aval.shape:
             raise ShapeError(f"{where}: a {what} of {name} has type {array.aval} where its value has type {aval}")
         out.append(cast(array, aval.dtype))
@@ -300,10 +337,7 @@ def _vjp_reverse(
         ]
         back = iter(inline(bwd.program, [*residuals, *given]))
         found = [next(back) if x.dtype.kind == "f" else None for x in args]
-        summed = [
-            sum_over(ct, (0,)) if ct is not None and ct.ndim > x.ndim else ct for x, ct in zip(args, found, strict=True)
-        ]
-        return [*(ct if w else None for ct, w in zip(summed, wanted, strict=False)), *[None] * len(captures)]
+        return [*(ct if w else None for ct, w in zip(found, wanted, strict=False)), *[None] * len(captures)]
 
     return tuple(outs), pullback
 
@@ -319,12 +353,12 @@ def _vjp_batch(
     count: int,
 ) -> Any:
     args = list(over[:count])
+    floating = [not m for m, v in zip(args, fun.inputs, strict=False) if v.aval.dtype.kind == "f"]
     params = {
         "fun": _whole_batch(fun, over, size),
         "fwd": fwd.batched(lambda program: args, size),
-        # Residuals and cotangents all have the batch axis; so do the cotangents of arguments that are not mapped, which the
-        # pullback then sums.
-        "bwd": bwd.batched(lambda program: [True] * len(program.inputs), size),
+        # Residuals and cotangents all have the batch axis. What reaches an argument that is not mapped is summed.
+        "bwd": bwd.batched(lambda program: [True] * len(program.inputs), size, floating),
         "count": count,
     }
     return bind(custom_vjp_op, operands, params)
@@ -392,25 +426,27 @@ class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functio
             bwd: `bwd(*nondiff_args, residuals, cotangent) -> cotangents`: a tuple with one per differentiable argument, each
                 mirroring it; None for zero.
         """
+        functions("custom_vjp", fwd=fwd, bwd=bwd)
         self.rules = (fwd, bwd)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The value of the function."""
+        args = self.positional(args, kwargs)
         fixed, others = self.divide(args)
         if self.rules is None:
             raise DtypeError(f"custom_vjp: {self.__name__} has no rules yet; set them with {self.__name__}.defvjp(fwd, bwd)")
-        call = take_apart(self.fun, tuple(others), {}, range(len(others)))
-        if kwargs or not is_traced(call.arrays):
-            return self.fun(*args, **kwargs)
+        call = take_apart(self.fun, weak_numbers(tuple(others)), {})
+        if not is_traced(call.arrays):
+            return self.fun(*args)
         types = call.without_arrays()
         fun = stage(lambda *a: self.fun(*self.join(fixed, a)), call)
-        fwd = Rule(self.__name__, lambda: self._stage_fwd(types, fixed, fun.result))
+        fwd = Rule(self.__name__, lambda: self._stage_fwd(types, fixed, fun))
         bwd = Rule(self.__name__, lambda: self._stage_bwd(types, fixed, fun.result, fwd.staged))
         params = {"fun": fun.program, "fwd": fwd, "bwd": bwd, "count": len(call.arrays)}
         outs = bind(custom_vjp_op, (*call.arrays, *fun.captures), params)
         return fun.result.put_together(outs)
 
-    def _stage_fwd(self, call: Call, fixed: Sequence[Any], result: Any) -> Staged:
+    def _stage_fwd(self, call: Call, fixed: Sequence[Any], fun: Staged) -> Staged:
         assert self.rules is not None
         fwd = self.rules[0]
 
@@ -418,11 +454,7 @@ class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functio
             if not (isinstance(value, (tuple, list)) and len(value) == 2):
                 raise DtypeError(f"custom_vjp: fwd of {self.__name__} must return a pair (value, residuals)")
             outs, structure = as_outputs(fwd, value[0])
-            if structure.treedef != result.treedef:
-                raise DtypeError(
-                    f"custom_vjp: fwd of {self.__name__} returns a value of structure {structure.treedef}, the function itself "
-                    f"{result.treedef}"
-                )
+            outs = _agreeing("custom_vjp", self.__name__, "fwd", outs, structure, fun)
             kept, residuals = as_outputs(fwd, value[1], passing=True)
             return [*outs, *kept], (len(outs), residuals)
 

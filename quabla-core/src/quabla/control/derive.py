@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quabla.arrays.tracer import bind, trace
+from quabla.arrays.tracer import bind, frames, trace
 from quabla.control.regions import mapped, moved, split, used
 from quabla.dtypes import int64
-from quabla.ir.program import Program
+from quabla.ir.program import Node, Program
 from quabla.ops.elementwise import add_op
 from quabla.ops.structure import lead, permute, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
-from quabla.transforms.forward import jvp_values
+from quabla.transforms.forward import jvp_values, replay
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import inline
 
-__all__ = ["Backward", "Parts", "Tangents", "backward", "grow", "index_aval", "keeping", "per_lane", "slice_type", "tangents"]
+__all__ = ["Backward", "Parts", "Tangents", "backward", "committed", "grow", "index_aval", "keeping", "per_lane", "slice_type", "tangents"]
 
 index_aval = aval_of((), int64)
 
@@ -154,10 +154,42 @@ def tangents(body: Program, parts: Parts, given: Parts) -> Tangents:
 # --- reverse mode -----------------------------------------------------------------------------------------------------
 
 
+def committed(program: Program) -> Program:
+    """The program that the forward pass of reverse mode runs: each `custom_vjp` in it is its `fwd`.
+
+    What is differentiated once more is then what the author's rules compute, as it is outside of regions.
+    """
+    found = program.memo.get(committed)
+    if found is None:
+        nodes = program.nodes
+        inner = [{k: committed(p) if isinstance(p, Program) else p for k, p in node.params.items()} for node in nodes]
+        same = all(p is node.params[k] for node, params in zip(nodes, inner, strict=True) for k, p in params.items())
+        if same and all(node.op.name != "custom_vjp" for node in nodes):
+            found = program
+        else:
+            found = trace(lambda *args: _with_rules(program, inner, args), program.in_avals, program.input_names)[0]
+        program.memo[committed] = found
+    return found  # type: ignore[no-any-return]
+
+
+def _with_rules(program: Program, inner: Sequence[dict[str, Any]], args: Sequence[Any]) -> list[Any]:
+    frame = frames()[-1]
+    env: dict[Any, Any] = dict(zip(program.inputs, args, strict=True))
+    for node, params in zip(program.nodes, inner, strict=True):
+        operands = [env[v] for v in node.inputs]
+        if node.op.name == "custom_vjp":
+            outs = inline(params["fwd"].program, operands[: params["count"]])[: len(node.outputs)]
+        else:
+            outs = replay(frame, node if params == node.params else Node(node.op, node.inputs, params), tuple(operands))
+        env.update(zip(node.outputs, outs if node.op.multiple else (outs,), strict=True))
+    return [env[v] for v in program.outputs]
+
+
 def keeping(body: Program, parts: Parts) -> Program:
     """The body that also returns the carry that it was given, as its last results: the residuals of reverse mode."""
     at, n = 1 + len(parts.consts), len(parts.carry)
-    return trace(lambda *args: [*inline(body, args), *args[at : at + n]], parts.avals())[0]
+    run = committed(body)
+    return trace(lambda *args: [*inline(run, args), *args[at : at + n]], parts.avals())[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from quabla import tree
 from quabla.arrays.tracer import TraceTensor
 from quabla.control.carry import Carry, same_structure, settle, take_carry
-from quabla.control.regions import is_traced
+from quabla.control.regions import functions, is_traced, results
 from quabla.control.derive import Parts, index_aval
 from quabla.control.scan import bind_scan
 from quabla.dtypes import float64
@@ -50,8 +50,6 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
     after = [aval_of(a.shape[1:], a.dtype) for a in slices.avals]
 
     def stage_step(avals: list[ShapeDtype]) -> tuple[Any, int]:
-        kept: list[Any] = []
-
         def run(i: Any, *args: Any) -> tuple[Any, Any]:
             given = args[len(before) : len(before) + len(avals)]
             ops, _ = operands.put_together(args[: len(before)])
@@ -65,10 +63,9 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
             return out[0], out[1]
 
         def divide(value: Any) -> tuple[list[Any], Any]:
-            first, result = as_outputs(fun, value[0])
+            first, result = results(fun, value[0])
             same_structure(where, fun, carry, result.treedef)
-            second, structure = as_outputs(fun, value[1])
-            kept[:] = [structure]
+            second, structure = results(fun, value[1])
             return [*first, *second], structure
 
         call = take_apart(fun, (index_aval, *before, *avals, *after), {}, abstract=True)
@@ -127,6 +124,7 @@ def fori_loop(
         >>> qb.jit(power)(qb.array(2.0)).item(), qb.grad(power)(2.0).item()
         (8.0, 12.0)
     """
+    functions("fori_loop", body_fun=body_fun)
     low, high = _count("fori_loop", "lower", lower), _count("fori_loop", "upper", upper)
     if high <= low:
         return init_val
@@ -174,6 +172,7 @@ def scan(
         >>> total.item(), partial.tolist()
         (6.0, [1.0, 3.0, 6.0])
     """
+    functions("scan", f=f)
     if type(xs) is int and length is None:
         raise DtypeError("scan: the third argument is xs; give the number of steps as length=...")
     slices = take_apart(f, (xs,), {})
@@ -193,7 +192,8 @@ def _length(f: Any, slices: Any, length: Any) -> int:
         sizes.append(aval.shape[0])
     if length is None:
         if not sizes:
-            raise DtypeError("scan: give xs or length")
+            what = "xs holds no arrays (convert lists of numbers with quabla.array)" if slices.leaves else "there is no xs"
+            raise DtypeError(f"scan: {what} and no length; give one of them")
         length = sizes[0]
     steps = _count("scan", "length", length)
     if steps < 1:

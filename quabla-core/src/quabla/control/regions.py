@@ -12,17 +12,46 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import TraceTensor, bind, frames
 from quabla.errors import DtypeError, ShapeError
 from quabla.ir.program import Node, Program, Value
-from quabla.ops.compare import equal
-from quabla.ops.elementwise import where
-from quabla.ops.reduce import reduce_min_op
+from quabla.ops.apply import operand
+from quabla.ops.compare import equal, logical_and
+from quabla.ops.elementwise import where, where_op
+from quabla.ops.reduce import reduce_any_op, reduce_max_op, reduce_min_op
 from quabla.ops.structure import astype_op, broadcast, sum_over
 from quabla.shapes import ShapeDtype, aval_of
-from quabla.transforms.staging import Result, Staged
+from quabla.transforms.staging import Result, Staged, a_kind, as_outputs
 
 __all__ = [
-    "evaluate", "is_traced", "mapped", "merge_captures", "moved", "safe_lanes", "same_result", "split", "used",
-    "with_output_types",
+    "evaluate", "functions", "is_traced", "lifted", "mapped", "merge_captures", "moved", "results", "safe_lanes",
+    "same_result", "split", "used", "weak_numbers", "with_output_types",
 ]  # fmt: skip
+
+
+def functions(where: str, **given: Any) -> None:
+    """Check that these arguments are functions.
+
+    Raises:
+        DtypeError: one is not.
+    """
+    for name, fun in given.items():
+        if not callable(fun):
+            raise DtypeError(f"{where}: {name} must be a function, got {a_kind(fun)}")
+
+
+def weak_numbers(value: Any) -> Any:
+    """A pytree whose Python numbers have become weak arrays, which adopt the dtype of what they meet."""
+    return tree.map(lambda x: operand(x, "a region") if type(x) in (int, float, bool) else x, value)
+
+
+def results(fun: Any, value: Any) -> tuple[list[Any], Result]:
+    """Take apart what the function of a region returned; its Python numbers are weak."""
+    return as_outputs(fun, weak_numbers(value))
+
+
+def lifted(operands: Sequence[Any]) -> list[Any]:
+    """The operands as values of the trace in progress, if any: what loops of a trace compute runs natively, not now."""
+    if not frames() or any(type(x) is TraceTensor for x in operands):
+        return list(operands)
+    return [frames()[-1].lift(x) for x in operands]
 
 
 def evaluate(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -148,7 +177,8 @@ def same_result(where_: str, first: tuple[Any, Result, Any], second: tuple[Any, 
         at = f" at {'/'.join(path)}" if path else ""
         if a.shape != b.shape:
             raise ShapeError(f"{where_}: {name} returns {a}{at}, but {other_name} {b}; the shapes must agree")
-        if a.dtype is not b.dtype and not a.weak and not b.weak:
+        adopts = a.dtype.kind == b.dtype.kind == "f" and (a.weak or b.weak)
+        if a.dtype is not b.dtype and not adopts:
             raise DtypeError(
                 f"{where_}: {name} returns {a}{at}, but {other_name} {b}; convert one of them with astype"
             )
@@ -169,14 +199,23 @@ def safe_lanes(active: Any, values: Sequence[Any], over: Sequence[bool]) -> list
         over: which are mapped.
     """
     lanes = active.shape[0]
-    lanes = active.shape[0]
     position = wrap(np.arange(lanes, dtype=np.float64))
     first = equal(position, bind(reduce_min_op, (where(active, position, float(lanes)),), {"axes": (0,)}))
     out = []
     for x, m in zip(values, over, strict=True):
-        if not m or x.dtype.kind != "f":
+        if not m:
             out.append(x)
             continue
-        picked = sum_over(where(broadcast(first, x.shape, (0,)), x, 0.0), (0,))
-        out.append(where(broadcast(active, x.shape, (0,)), x, broadcast(picked, x.shape, tuple(range(1, x.ndim)))))
+        picked = broadcast(_picked(broadcast(first, x.shape, (0,)), x), x.shape, tuple(range(1, x.ndim)))
+        out.append(bind(where_op, (broadcast(active, x.shape, (0,)), x, picked), {}))
     return out
+
+
+def _picked(here: Any, x: Any) -> Any:
+    """The one lane of `x` for which `here` holds."""
+    if x.dtype.kind == "f":
+        return sum_over(where(here, x, 0.0), (0,))
+    if x.dtype.kind == "b":
+        return bind(reduce_any_op, (logical_and(here, x),), {"axes": (0,)})
+    least = broadcast(wrap(np.array(np.iinfo(np.int64).min)), x.shape, ())
+    return bind(reduce_max_op, (bind(where_op, (here, x, least), {}),), {"axes": (0,)})

@@ -15,7 +15,7 @@ import numpy as np
 
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import Parts, backward, drop_unread, keeping, per_lane, swapped, tangents
-from quabla.control.regions import evaluate, split
+from quabla.control.regions import evaluate, lifted, safe_lanes, split
 from quabla.dtypes import float32, float64, int64
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
@@ -75,7 +75,7 @@ def bind_scan(
         "counted": count is not None,
     }
     first = () if count is None else (count,)
-    outs = bind(scan_op, (*first, *parts.consts, *parts.carry, *parts.xs), params)
+    outs = bind(scan_op, tuple(lifted([*first, *parts.consts, *parts.carry, *parts.xs])), params)
     return list(outs[: len(parts.carry)]), list(outs[len(parts.carry) :])
 
 
@@ -157,16 +157,17 @@ def _placed(final: Any, ys: Any, many: Sequence[bool], many_ys: Sequence[bool], 
 def _batch_counts(
     count: Any, parts: Parts, flags: Parts, size: int, body: Program, length: int, reverse: bool
 ) -> tuple[Any, ...]:
-    """A number of steps per lane: as many as the longest needs, in which the others keep their carry."""
+    """A number of steps per lane: as many as the longest needs, in which the others keep their carry, and compute on
+    that of a lane that still runs: what they would meet, rows of zeros among it, must reach no derivative."""
     flags = Parts(flags.consts, [True] * len(parts.carry), flags.xs)
     carried = [lead(x, x.ndim > len(a.shape), size) for x, a in zip(parts.carry, body.out_avals, strict=False)]
     lanes, joint, _, _ = per_lane(body, Parts(parts.consts, carried, parts.xs), flags, size)
     nk = len(carried)
 
     def masked(i: Any, *args: Any) -> list[Any]:
-        outs = inline(lanes, (i, *args[1:]))
-        state = args[1 + len(parts.consts) :]
         active = bind(less_op, (broadcast(i, (size,), ()), args[0]), {})
+        outs = inline(lanes, (i, *safe_lanes(active, args[1:], [*flags.consts, *flags.carry, *flags.xs])))
+        state = args[1 + len(parts.consts) :]
         rest = [lead(o, o.ndim > len(a.shape), size) for o, a in zip(outs[nk:], body.out_avals[nk:], strict=True)]
         kept = [_where(active, new, old) for new, old in zip(outs[:nk], state, strict=False)]
         return [*kept, *(_where(active, y, zeros_like(y)) for y in rest)]

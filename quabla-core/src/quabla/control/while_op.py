@@ -18,7 +18,7 @@ import numpy as np
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import Parts, backward, drop_unread, grow, index_aval, keeping, per_lane, swapped, tangents
-from quabla.control.regions import evaluate, mapped, safe_lanes, split
+from quabla.control.regions import evaluate, lifted, mapped, safe_lanes, split
 from quabla.control.scan import bind_scan
 from quabla.errors import UnsupportedOperationError
 from quabla.dtypes import float32, float64
@@ -70,7 +70,7 @@ def bind_while(
     flags = [*keep, *[True] * len(carry)]
     cond = Program(tuple(v for v, k in zip(cond.inputs, flags, strict=True) if k), cond.nodes, cond.outputs)
     params = {"cond": cond, "body": body, "length": length, "consts": len(parts.consts), "carry": len(carry)}
-    outs = bind(while_op, (*parts.consts, *parts.carry), params)
+    outs = bind(while_op, tuple(lifted([*parts.consts, *parts.carry])), params)
     return list(outs[: len(carry)]), list(outs[len(carry) : -1]), outs[-1]
 
 

@@ -10,14 +10,14 @@ from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.control.carry import same_structure, settle, take_carry
 from quabla.control.derive import index_aval
-from quabla.control.regions import is_traced, merge_captures
+from quabla.control.regions import functions, is_traced, merge_captures, results
 from quabla.control.while_op import bind_while
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError, ShapeError
 from quabla.ir.program import Program
 from quabla.ops.apply import operand
 from quabla.shapes import ShapeDtype
-from quabla.transforms.staging import as_outputs, name_of, stage, take_apart
+from quabla.transforms.staging import name_of, stage, take_apart
 
 __all__ = ["while_loop"]
 
@@ -57,6 +57,7 @@ def while_loop(
         >>> double(qb.array(3.0)).item(), qb.grad(double)(3.0).item()
         (192.0, 64.0)
     """
+    functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     if max_steps is not None:
         if type(max_steps) is not int:
             raise DtypeError(f"while_loop: max_steps must be an int, got {max_steps!r}")
@@ -74,7 +75,7 @@ def while_loop(
 
     def stage_body(avals: list[ShapeDtype]) -> tuple[Any, int]:
         def divide(value: Any) -> tuple[list[Any], Any]:
-            arrays, result = as_outputs(body_fun, value)
+            arrays, result = results(body_fun, value)
             same_structure("while_loop", body_fun, carry, result.treedef)
             return arrays, result
 

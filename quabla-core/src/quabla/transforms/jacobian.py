@@ -11,6 +11,7 @@ from quabla import tree
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import Frame, TraceTensor, trace
 from quabla.dtypes import float32, float64
+from quabla.errors import UnsupportedOperationError
 from quabla.ir.program import Program
 from quabla.ops.compare import equal
 from quabla.ops.elementwise import add, minimum, mul
@@ -55,10 +56,16 @@ class Jacobian(Transform):
         outs = [a for a in program.out_avals if a.dtype.kind == "f"]
         if not ins or not outs:
             blocks: list[list[Any]] = [[None] * len(ins) for _ in outs]
-        elif _prefers_reverse(program, ins, outs):
-            blocks = _by_rows(frame, program, primals, wanted, ins, outs, self.chunk)
         else:
-            blocks = _by_columns(frame, program, primals, wanted, ins, outs, self.chunk)
+            ways = [_by_rows, _by_columns] if _prefers_reverse(program, ins, outs) else [_by_columns, _by_rows]
+            try:
+                blocks = ways[0](frame, program, primals, wanted, ins, outs, self.chunk)
+            except UnsupportedOperationError as refusal:
+                # Some functions have derivatives in one direction only: a custom_vjp, a loop without a bound.
+                try:
+                    blocks = ways[1](frame, program, primals, wanted, ins, outs, self.chunk)
+                except UnsupportedOperationError:
+                    raise refusal from None
         return self._arranged(call, staged.result, program.out_avals, picked, blocks)
 
     def _arranged(self, call: Call, result: Any, out_avals: Any, picked: Sequence[int], blocks: Any) -> Any:
