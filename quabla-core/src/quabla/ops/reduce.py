@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -170,10 +171,15 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
         (2.75, [2.0, 3.5])
     """
     x, axes = arithmetic(x, axis, "mean")
-    count = 1
-    for a in axes:
-        count *= x.shape[a]
-    return kept(elementwise.div(sum_over(x, axes), float(count)), x.shape, axes, keepdims)
+    count = math.prod([x.shape[a] for a in axes])
+    return kept(divided(sum_over(x, axes), count), x.shape, axes, keepdims)
+
+
+def divided(total: Any, count: float) -> Any:
+    """`total / count`, in float64 where float32 cannot hold the count."""
+    if float(np.float32(count)) == count or total.dtype is float64:
+        return elementwise.div(total, float(count))
+    return cast(elementwise.div(cast(total, float64), float(count)), total.dtype)
 
 
 def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:

@@ -9,8 +9,8 @@ from quabla.errors import DtypeError
 from quabla.ops.apply import operand
 from quabla.ops.compare import isnan, logical_not
 from quabla.ops.elementwise import div, mul, sqrt, stop_gradient, sub, where
-from quabla.ops.reduce import arithmetic, kept, mean, spread, sum
-from quabla.ops.structure import cast, concatenate, permute, reshape_to, strided_slice, sum_over, without
+from quabla.ops.reduce import arithmetic, divided, kept, mean, spread, sum
+from quabla.ops.structure import cast, permute, reshape_to, strided_slice, sum_over, without
 
 __all__ = ["nanmean", "nansum", "prod", "std", "var"]
 
@@ -35,12 +35,14 @@ def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     n = math.prod(shape[a] for a in axes)
     y = permute(x, tuple(a for a in range(len(shape)) if a not in axes) + axes)
     y = reshape_to(y, (*rest, n))
+    odd: Any = None  # the product of elements that had no partner
     while n > 1:
-        half = n // 2
-        paired = mul(_part(y, 0, half), _part(y, half, 2 * half))
-        y = paired if n % 2 == 0 else concatenate([paired, _part(y, n - 1, n)], y.ndim - 1)
-        n = n - half
-    return kept(reshape_to(y, rest), shape, axes, keepdims)
+        if n % 2:
+            last = _part(y, n - 1, n)
+            odd = last if odd is None else mul(odd, last)
+        n //= 2
+        y = mul(_part(y, 0, n), _part(y, n, 2 * n))
+    return kept(reshape_to(y if odd is None else mul(y, odd), rest), shape, axes, keepdims)
 
 
 def _part(x: Any, start: int, stop: int) -> Any:
@@ -100,7 +102,7 @@ def _variance(x: Any, axes: tuple[int, ...], ddof: float, where: str) -> Any:
     y = sub(y, spread(mean(y, axes), shape, axes))
     count = math.prod(shape[a] for a in axes)
     left = count - ddof
-    return div(sum_over(mul(y, y), axes), float(left if left > 0 else 0))
+    return divided(sum_over(mul(y, y), axes), left if left > 0 else 0)
 
 
 def nansum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
