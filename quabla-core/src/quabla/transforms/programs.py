@@ -108,12 +108,15 @@ class Program:
     def as_stablehlo(self) -> str:
         """The program as a StableHLO module in MLIR's text form, regions included.
 
-        Other compilers read it. What StableHLO has no op for (LU factorisation) appears as a `custom_call` of a target
-        whose name begins with `quabla.`, which only Quabla can run.
+        Other compilers read it. Functions that StableHLO itself lacks (`erf`, `arcsin`) are taken from CHLO, the dialect
+        that goes with it. What neither has an op for (LU factorisation) appears as a `custom_call` of a target whose name
+        begins with `quabla.`, which only Quabla can run.
         """
         from quabla.ir.stablehlo import stablehlo_text
+        from quabla.ir.stablehlo_rules import RULES
+        from quabla.transforms.export import in_terms_of
 
-        return stablehlo_text(self.graph, self.name)
+        return stablehlo_text(in_terms_of(self.graph, RULES), self.name)
 
     stablehlo_text = as_stablehlo
 
