@@ -103,6 +103,26 @@ def test_factors_against_scipy(n, dtype, width):
     np.testing.assert_array_equal(sign, np.sign(np.linalg.det(a)))
 
 
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 9])
+def test_the_pivot_is_the_first_of_the_largest(n):
+    a = np.where(np.arange(n * n).reshape(n, n) % 3 == 1, -2.0, 2.0) + np.diag(np.arange(n, dtype=float))[::-1]
+    factors, pivots = run(lu, a)
+    expected, interchanges = scipy.linalg.lu_factor(a)
+    np.testing.assert_array_equal(pivots, interchanges)
+    close(factors, expected.T)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("trans", [0, 1])
+def test_triangular_systems_with_transposed_matrices(lower, trans):
+    a, b = positive(5, 5) + normal(5, 5) / 5, normal(5, 2)
+    (x,) = run(lambda a, b: [la.triangular_solve(a.T, b, lower=lower, trans=trans)], a, b)
+    close(x, scipy.linalg.solve_triangular(a.T, b, lower=lower, trans=trans))
+    stack, columns = np.stack([a, 2.0 * a]), np.stack([b, b])
+    (x,) = run(lambda a, b: [la.triangular_solve(qb.swapaxes(a, 1, 2), b, lower=lower, trans=trans)], stack, columns)
+    close(x[1], 0.5 * scipy.linalg.solve_triangular(a.T, b, lower=lower, trans=trans))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("k", [1, 2, 7])
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
