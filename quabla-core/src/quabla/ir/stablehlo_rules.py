@@ -99,7 +99,7 @@ def _isfinite(w: Writer, node: Node, xs: Sequence[str]) -> str:
 
 @rule("where")
 def _where(w: Writer, node: Node, xs: Sequence[str]) -> str:
-    return w.select(*xs, _mask(_out(node)), _out(node))
+    return w.select(xs[0], xs[1], xs[2], _mask(_out(node)), _out(node))
 
 
 @rule("astype")
@@ -262,9 +262,20 @@ def _cholesky(w: Writer, node: Node, xs: Sequence[str]) -> str:
     index = aval_of(aval.shape, int64)
     row, column = (w.value(f"stablehlo.iota dim = {aval.ndim - i} : {tensor_type(index)}") for i in (2, 1))
     below = w.compare("GE", row, column, index, _mask(aval))
-    return w.select(
-        below, factor, w.full(0.0, aval), _mask(aval), aval
-    )  # what lies above is not defined there
+    # What lies above the diagonal is not defined there; and where a factor does not exist, all of it is NaN here.
+    lower = w.select(below, factor, w.full(0.0, aval), _mask(aval), aval)
+    nan = w.compare("NE", lower, lower, aval, _mask(aval))
+    one = aval_of(aval.shape[:-2], bool_)
+    types = f"({tensor_type(_mask(aval))}, tensor<i1>) -> {tensor_type(one)}"
+    over = f"init: {w.full(False, aval_of((), bool_))}"
+    axes = [aval.ndim - 2, aval.ndim - 1]
+    any_nan = w.value(
+        f"stablehlo.reduce({nan} {over}) applies stablehlo.or across dimensions = {axes} : {types}"
+    )
+    everywhere = w.apply(
+        "broadcast_in_dim", [any_nan], [one], _mask(aval), f", dims = {list(range(one.ndim))}"
+    )
+    return w.select(everywhere, w.full(float("nan"), aval), lower, _mask(aval), aval)
 
 
 @rule("argsort")
