@@ -1,7 +1,8 @@
 """Quabla: differentiable computing for scientific machine learning.
 
-Write a function over arrays as you would with NumPy; take derivatives of any order with `grad`, `jvp`, `vjp`, `jacobian`
-and `hessian`; map it over examples with `vmap`; compile it for a device with `jit`. float64 unless you say otherwise.
+Write a function over arrays as you would with NumPy; take derivatives of any order with `grad`, `jvp`, `vjp`,
+`jacobian` and `hessian`; map it over examples with `vmap`; compile it for a device with `jit`. float64 unless you say
+otherwise.
 
 Example:
     >>> import quabla as qb
@@ -41,7 +42,7 @@ from quabla.errors import (
 )
 from quabla.ops import methods as _methods
 from quabla.ops.angles import arccos, arcsin, arctan, arctan2, atan2, hypot, tan
-from quabla.ops.calculus import diff, interp, meshgrid, polyval, trapezoid
+from quabla.ops.calculus import diff, meshgrid, polyval, trapezoid
 from quabla.ops.compare import (
     equal,
     greater,
@@ -82,9 +83,7 @@ from quabla.ops.elementwise import (
 )
 from quabla.ops.hyperbolic import arccosh, arcsinh, arctanh, cosh, sinh
 from quabla.ops.interpolate import interp
-from quabla.ops.logarithms import cbrt, exp2, expm1, log1p, log2, log10, logaddexp, reciprocal, square
 from quabla.ops.linalg import cholesky, solve
-from quabla.ops.hyperbolic import arccosh, arcsinh, arctanh, cosh, sinh
 from quabla.ops.logarithms import cbrt, exp2, expm1, log1p, log2, log10, logaddexp, reciprocal, square
 from quabla.ops.matmul import dot, einsum, inner, matmul, outer, tensordot
 from quabla.ops.padding import pad
@@ -128,9 +127,6 @@ from quabla.ops.sort import argmax, argmin, argsort, searchsorted, sort
 from quabla.ops.special import erf, erfc, gelu, silu, sinc
 from quabla.ops.statistics import nanmean, nansum, prod, std, var
 from quabla.ops.take import take, take_along_axis
-from quabla.ops.softmax import log_softmax, logsumexp, softmax
-from quabla.ops.special import erf, erfc, gelu, silu, sinc
-from quabla.ops.statistics import nanmean, nansum, prod, std, var
 from quabla.shapes import ShapeDtype
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
@@ -143,18 +139,20 @@ __version__ = "0.2.0"
 
 remat = checkpoint
 
-# The names that shadow builtins (abs, all, any, divmod, max, min, round, sum) are attributes but not part of `import *`.
+# The names that shadow builtins (abs, all, any, divmod, max, min, round, sum) are attributes, but `import *` leaves
+# them out.
 __all__ = [
-    "Array", "BackendError", "Compiler", "DtypeError", "Executable", "FileFormatError", "NanError", "Program", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError",
-    "Tensor", "TensorView", "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange",
-    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort",
-    "array", "asarray", "astype", "atan2", "bool_", "broadcast_to", "cbrt", "ceil", "checkpoint",
-    "cholesky", "clip", "concat", "cond", "cos", "cosh", "cross", "cumprod", "cumsum", "custom_jvp",
-    "custom_vjp", "devices", "diag", "diagonal", "diff", "div", "dot", "dtype", "einsum", "equal", "erf",
-    "erfc", "exp", "exp2", "expand_dims", "expm1", "eye", "flip", "float32", "float64", "floor",
-    "floor_divide", "fmod", "fori_loop", "full", "full_like", "gelu", "grad", "greater", "greater_equal",
-    "hessian", "hypot", "inner", "int64", "interp", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp",
-    "kron", "less", "less_equal", "linalg", "linspace", "load_program", "log", "log10", "log1p", "log2", "log_softmax",
+    "Array", "BackendError", "Compiler", "DtypeError", "Executable", "FileFormatError", "NanError",
+    "Program", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError", "Tensor", "TensorView",
+    "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "arccos", "arccosh",
+    "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "array", "asarray",
+    "astype", "atan2", "bool_", "broadcast_to", "cbrt", "ceil", "checkpoint", "cholesky", "clip", "concat",
+    "cond", "cos", "cosh", "cross", "cumprod", "cumsum", "custom_jvp", "custom_vjp", "devices", "diag",
+    "diagonal", "diff", "div", "dot", "dtype", "einsum", "equal", "erf", "erfc", "exp", "exp2",
+    "expand_dims", "expm1", "eye", "flip", "float32", "float64", "floor", "floor_divide", "fmod",
+    "fori_loop", "full", "full_like", "gelu", "grad", "greater", "greater_equal", "hessian", "hypot",
+    "inner", "int64", "interp", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "kron", "less",
+    "less_equal", "linalg", "linspace", "load_program", "log", "log10", "log1p", "log2", "log_softmax",
     "logaddexp", "logical_and", "logical_not", "logical_or", "logsumexp", "matmul", "maximum", "mean",
     "meshgrid", "minimum", "mod", "moveaxis", "mul", "nan_to_num", "nanmean", "nansum", "neg", "norm",
     "not_equal", "ones", "ones_like", "optim", "outer", "pad", "polyval", "power", "prod", "ravel",

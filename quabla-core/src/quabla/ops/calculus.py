@@ -1,4 +1,4 @@
-"""Differences, integrals by the trapezoidal rule, interpolation, polynomials, and the grids that they are evaluated on."""
+"""Differences, integrals by the trapezoidal rule, polynomials, and the grids that they are evaluated on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import operand, promote
-from quabla.ops.compare import equal, greater, less
-from quabla.ops.elementwise import add, div, maximum, minimum, mul, sub, where
-from quabla.ops.positions import gather
-from quabla.ops.sort import find
+from quabla.ops.elementwise import add, mul, sub
 from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over
 from quabla.shapes import normalize_axis
 
-__all__ = ["diff", "interp", "meshgrid", "polyval", "trapezoid"]
+__all__ = ["diff", "meshgrid", "polyval", "trapezoid"]
 
 
 def _along(x: Any, start: int, stop: int, axis: int) -> Any:
@@ -48,7 +45,8 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     times = operator.index(n)
     if not 0 <= times < x.shape[a]:
         raise ShapeError(
-            f"diff: {n} differences of the {x.shape[a]} elements along axis {a} of {x.aval}: there must be more elements"
+            f"diff: {n} differences of the {x.shape[a]} elements along axis {a} of {x.aval}: there must be more "
+            "elements"
         )
     for _ in range(times):
         m = x.shape[a]
@@ -80,7 +78,9 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     a = normalize_axis(axis, y.ndim, "trapezoid")
     n = y.shape[a]
     if n < 2:
-        raise ShapeError(f"trapezoid: one point along axis {a} of {y.aval} encloses no area; there must be two")
+        raise ShapeError(
+            f"trapezoid: one point along axis {a} of {y.aval} encloses no area; there must be two"
+        )
     if x is None:
         step = dx
     else:
@@ -94,48 +94,6 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         step = sub(_along(x, 1, n, a), _along(x, 0, n - 1, a))
     areas = mul(step, mul(0.5, add(_along(y, 1, n, a), _along(y, 0, n - 1, a))))
     return sum_over(areas, (a,))
-
-
-def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None) -> Any:
-    """The piecewise linear function through the points (xp[i], fp[i]), at `x`.
-
-    Args:
-        x: array or number.
-        xp: vector in ascending order.
-        fp: vector of the same length: the values there.
-        left: the value below `xp[0]`; `fp[0]` if None.
-        right: the value above `xp[-1]`; `fp[-1]` if None.
-
-    Returns:
-        An array of the shape of `x`. At a point the derivative in `x` is the slope to its right, at the last one that to its
-        left, and beyond the ends 0.
-
-    Raises:
-        ShapeError: `xp` and `fp` are not vectors of one length.
-        DtypeError: the dtypes differ.
-
-    Example:
-        >>> import quabla as qb
-        >>> xp, fp = qb.array([0.0, 1.0, 3.0]), qb.array([0.0, 10.0, 0.0])
-        >>> qb.interp(qb.array([0.5, 2.0, 9.0]), xp, fp).tolist()
-        [5.0, 5.0, 0.0]
-    """
-    x, xp, fp = promote((x, xp, fp), "interp")
-    if xp.ndim != 1 or xp.shape != fp.shape:
-        raise ShapeError(f"interp: xp and fp are vectors of one length, got {xp.aval} and {fp.aval}")
-    n = xp.shape[0]
-    first, last = (reshape_to(_along(fp, i, i + 1, 0), ()) for i in (0, n - 1))
-    low, high = (reshape_to(_along(xp, i, i + 1, 0), ()) for i in (0, n - 1))
-    if n == 1:
-        out = broadcast(first, x.shape)
-    else:
-        i = minimum(maximum(sub(find(xp, x, "right"), 1), 0), n - 2)
-        j = add(i, 1)
-        start, rise = gather(fp, i, 0), sub(gather(fp, j, 0), gather(fp, i, 0))
-        at, run = gather(xp, i, 0), sub(gather(xp, j, 0), gather(xp, i, 0))
-        out = add(start, mul(sub(x, at), div(rise, where(equal(run, 0.0), 1.0, run))))
-    out = where(less(x, low), first if left is None else left, out)
-    return where(greater(x, high), last if right is None else right, out)
 
 
 def polyval(p: Any, x: Any) -> Any:
@@ -214,5 +172,7 @@ def meshgrid(*xs: Any, indexing: str = "xy") -> tuple[Any, ...]:
 def _floating(x: Any, name: str) -> Any:
     x = operand(x, name)
     if x.dtype.kind != "f":
-        raise DtypeError(f"{name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)")
+        raise DtypeError(
+            f"{name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
+        )
     return x
