@@ -15,7 +15,8 @@ from quabla.ops.apply import batch_elementwise, binary, operand, promote, record
 from quabla.ops.compare import equal, greater
 from quabla.ops.family import LINEAR, elementwise
 from quabla.ops.limits import derivative_along
-from quabla.ops.structure import broadcast, cast, through_mask, zeros_like
+from quabla.ops.masks import through_mask
+from quabla.ops.structure import broadcast, cast, zeros_like
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
 __all__ = [

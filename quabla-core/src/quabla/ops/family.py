@@ -15,7 +15,7 @@ from quabla.arrays.tracer import bind, full_value
 from quabla.errors import DtypeError
 from quabla.ir.op import OPS, Each, Jointly, Op, Sample, define
 from quabla.ops.apply import batch_elementwise
-from quabla.ops.structure import through_mask
+from quabla.ops.masks import through_mask
 from quabla.shapes import ShapeDtype
 
 __all__ = ["LINEAR", "Partial", "elementwise"]

@@ -15,6 +15,7 @@ from quabla.arrays.tensor import wrap_as
 from quabla.arrays.tracer import TraceTensor, bind, full_value
 from quabla.dtypes import dtype
 from quabla.ir.op import Jointly, Op, Sample, define
+from quabla.ops.masks import through_mask
 from quabla.shapes import ShapeDtype, aval_of
 
 __all__ = [
@@ -139,31 +140,6 @@ broadcast_op = define(
 def sum_over(x: Any, axes: Shape) -> Any:
     """The sum over `axes` (sorted, non-negative), which disappear."""
     return bind(reduce_sum_op, (x,), {"axes": axes}) if axes else x
-
-
-def through_mask(ct: Any, function: Any, of_mask: Any = None) -> Any:
-    """`function(ct)`, for a map that is linear, so that a zero of `ct` that a `where` has put there stays zero.
-
-    What the derivative rule of `where` leaves out must not come back as 0 * inf or 0 * NaN from a derivative that does not
-    count: the mask is applied after the map in place of before. It costs nothing, and forward mode does the same.
-
-    Args:
-        ct: a cotangent.
-        function: takes a cotangent.
-        of_mask: what happens to the mask; nothing if None.
-    """
-    node = ct.node if type(ct) is TraceTensor else None
-    if node is None or node.op.name != "where":
-        return function(ct)
-    c, x, y = node.inputs
-    kept = 2 if full_value(x) == 0.0 else 1 if full_value(y) == 0.0 else 0
-    if not kept:
-        return function(ct)
-    out = through_mask(node.inputs[kept], function, of_mask)
-    if out is None:
-        return None
-    mask, zero = c if of_mask is None else of_mask(c), zeros_like(out)
-    return bind(node.op, (mask, out, zero) if kept == 1 else (mask, zero, out), {})
 
 
 def without(shape: Shape, axes: Shape) -> Shape:

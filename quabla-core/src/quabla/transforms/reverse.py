@@ -14,7 +14,7 @@ from quabla.arrays.tracer import Frame, TraceTensor, trace
 from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import Each, Op
 from quabla.ir.program import Node, Program
-from quabla.ops.elementwise import add_op
+from quabla.ops.masks import add_cotangents
 from quabla.transforms.forward import apply_jvp, replay
 
 __all__ = ["accumulate", "pullback", "vjp", "vjp_values"]
@@ -23,7 +23,7 @@ __all__ = ["accumulate", "pullback", "vjp", "vjp_values"]
 def accumulate(frame: Frame, cts: dict[Any, Any], v: Any, ct: Any) -> None:
     """Add a cotangent of the value `v` to those collected."""
     old = cts.get(v)
-    cts[v] = ct if old is None else frame.emit(add_op, (old, ct), {})
+    cts[v] = ct if old is None else add_cotangents(old, ct)
 
 
 def pullback(
