@@ -247,7 +247,7 @@ def check(name: str, build: Any, program: Random, args: list[np.ndarray], tolera
 
 
 EXAMPLES = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -47,6 +47,31 @@ def test_vjp_is_the_cotangent_times_the_jacobian(x: np.ndarray, ct: np.ndarray) 
     np.testing.assert_allclose(back.numpy(), ct @ mix_jacobian(x), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda m, a, b: a * b,
+        lambda m, a, b: a / (2.0 + b * b),
+        lambda m, a, b: m.matmul(a, b),
+        lambda m, a, b: m.einsum("ij,ik->jk", a, b),
+        lambda m, a, b: m.outer(a[0], b[1]),
+        lambda m, a, b: m.tensordot(a, b, 2),
+        lambda m, a, b: m.where(a > b, a * a, b),
+    ],
+)
+def test_the_product_rule_where_both_operands_move(f: Any) -> None:
+    rng = np.random.default_rng(4)
+    a, b, da, db = rng.normal(size=(4, 3, 3))
+    _, tangent = qb.jvp(lambda a, b: f(qb, a, b), (A(a), A(b)), (A(da), A(db)))
+    h = 1e-6
+    numeric = (f(np, a + h * da, b + h * db) - f(np, a - h * da, b - h * db)) / (2 * h)
+    np.testing.assert_allclose(tangent.numpy(), numeric, rtol=1e-7, atol=1e-8)
+    ct = rng.normal(size=numeric.shape)
+    back_a, back_b = qb.vjp(lambda a, b: f(qb, a, b), A(a), A(b))[1](A(ct))
+    total = (back_a.numpy() * da).sum() + (back_b.numpy() * db).sum()
+    assert total == pytest.approx((ct * tangent.numpy()).sum(), rel=1e-12, abs=1e-13)
+
+
 def test_hessian_vector_product_is_forward_over_reverse() -> None:
     rng = np.random.default_rng(0)
     m, x, v = rng.normal(size=(4, 4)), rng.normal(size=4), rng.normal(size=4)
