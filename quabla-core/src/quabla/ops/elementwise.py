@@ -1,5 +1,4 @@
-"""Elementwise arithmetic: one record per op, and the function that users call beneath it.
-"""
+"""Elementwise arithmetic: one record per op, and the function that users call beneath it."""
 
 from __future__ import annotations
 
@@ -122,14 +121,20 @@ def _root_slope(x: Any, out: Any) -> Any:
 
 
 def _root_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
-    return (through_mask(ct, lambda c: _root_slope(*operands, out) if full_value(c) == 1.0 else bind(unroot_op, (c, out), {})),)
+    return (
+        through_mask(
+            ct,
+            lambda c: _root_slope(*operands, out) if full_value(c) == 1.0 else bind(unroot_op, (c, out), {}),
+        ),
+    )
 
 
 sqrt_op = elementwise("sqrt", _root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
                       extra=(("edges", ([0.0, -0.0, np.inf, -1.0],)),))  # fmt: skip
 
 
-# The pullback of sqrt, ct / (2 out): an op of its own, which knows its limit at 0 when it is differentiated (`limits.py`).
+# The pullback of sqrt, ct / (2 out): an op of its own, which knows its limit at 0 when it is differentiated
+# (`limits.py`).
 
 
 def _unroot_limit(ct: Any, r: Any) -> Any:
@@ -151,7 +156,9 @@ unroot_op: Op = elementwise(
     "unroot",
     LINEAR,
     lambda ct, r, out: where(equal(r, 0.0), 0.0, neg(div(out, where(equal(r, 0.0), 1.0, r)))),
-    evaluate=lambda ct, r: np.where(r == 0.0, np.zeros_like(r), ct * (0.5 / np.where(r == 0.0, np.ones_like(r), r))),
+    evaluate=lambda ct, r: np.where(
+        r == 0.0, np.zeros_like(r), ct * (0.5 / np.where(r == 0.0, np.ones_like(r), r))
+    ),
     decompose=lambda ct, r: mul(ct, _root_slope(None, r)),
     domain=(0.5, 3.0),
     extra=(("zero", ([0.0, 1.0, 2.0], [0.0, 0.0, -0.0])),),
@@ -271,7 +278,11 @@ sign_op = elementwise("sign", None, evaluate=np.sign, takes="fi", extra=(("zero"
 
 
 def _abs_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
-    return (through_mask(ct, lambda c: sign(*operands) if full_value(c) == 1.0 else bind(signed_op, (c, *operands), {})),)
+    return (
+        through_mask(
+            ct, lambda c: sign(*operands) if full_value(c) == 1.0 else bind(signed_op, (c, *operands), {})
+        ),
+    )
 
 
 abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", vjp=_abs_pullback,
@@ -296,8 +307,10 @@ def _signed_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
     slope = derivative_along(ct, bind(abs_op, (x,), {})) if wanted[1] else None
 
     def pullback(c: Any) -> Any:
-        back = bind(signed_op, (c, x), {}) if wanted[0] else None
-        return back, None if slope is None else where(equal(x, 0.0), slope * c, 0.0)
+        back = through_mask(c, lambda v: bind(signed_op, (v, x), {})) if wanted[0] else None
+        if slope is None:
+            return back, None
+        return back, through_mask(c, lambda v: where(equal(x, 0.0), slope * v, 0.0))
 
     return bind(signed_op, operands, {}), pullback
 
@@ -319,10 +332,20 @@ def _ahead(x: Any, y: Any) -> Any:
 
 _TIES = (("ties", ([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])),)
 maximum_op = elementwise(
-    "maximum", lambda x, y, out: _ahead(x, y), lambda x, y, out: _ahead(y, x), evaluate=np.maximum, takes="fi", extra=_TIES
+    "maximum",
+    lambda x, y, out: _ahead(x, y),
+    lambda x, y, out: _ahead(y, x),
+    evaluate=np.maximum,
+    takes="fi",
+    extra=_TIES,
 )
 minimum_op = elementwise(
-    "minimum", lambda x, y, out: _ahead(y, x), lambda x, y, out: _ahead(x, y), evaluate=np.minimum, takes="fi", extra=_TIES
+    "minimum",
+    lambda x, y, out: _ahead(y, x),
+    lambda x, y, out: _ahead(x, y),
+    evaluate=np.minimum,
+    takes="fi",
+    extra=_TIES,
 )
 
 
@@ -455,7 +478,9 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     """
     c = operand(condition, "where")
     if c.dtype is not bool_:
-        raise DtypeError(f"where: the condition must be bool, got {c.aval}; compare it, as in condition != 0.0")
+        raise DtypeError(
+            f"where: the condition must be bool, got {c.aval}; compare it, as in condition != 0.0"
+        )
     x, y = promote((x, y), "where", bools=True)
     shape = broadcast_shapes("where", c.shape, x.shape, y.shape)
     frame = innermost((c, x, y))
@@ -492,4 +517,3 @@ def stop_gradient(x: Any) -> Any:
         3.0
     """
     return bind(stop_gradient_op, (operand(x, "stop_gradient"),), {})
-
