@@ -13,7 +13,11 @@ import quabla as qb
 
 NAMES = "sin cos exp log sqrt tanh sum stack where any abs relu maximum".split()
 REGIONS = SimpleNamespace(
-    **{n: getattr(qb, n) for n in NAMES}, cond=qb.cond, fori_loop=qb.fori_loop, scan=qb.scan, while_loop=qb.while_loop
+    **{n: getattr(qb, n) for n in NAMES},
+    cond=qb.cond,
+    fori_loop=qb.fori_loop,
+    scan=qb.scan,
+    while_loop=qb.while_loop,
 )
 
 
@@ -47,11 +51,13 @@ class Straight:
         length = length or qb.tree.flatten(xs)[0][0].shape[0]
         ys = []
         for i in range(length):
-            init, y = f(init, i if xs is None else qb.tree.map(lambda x: x[i], xs), *operands)  # noqa: B023
+            init, y = f(init, i if xs is None else qb.tree.map(lambda x, i=i: x[i], xs), *operands)
             ys.append(y)
         return init, qb.tree.map(lambda *rows: qb.stack(rows), *ys)
 
-    def while_loop(self, cond: Any, body: Any, init: Any, max_steps: int | None = None, operands: Any = ()) -> Any:
+    def while_loop(
+        self, cond: Any, body: Any, init: Any, max_steps: int | None = None, operands: Any = ()
+    ) -> Any:
         steps = 0
         while (max_steps is None or steps < max_steps) and self.decide(cond(init, *operands)):
             init = body(init, *operands)
@@ -80,14 +86,20 @@ LADDER: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "hessian": lambda f: lambda x, w, t: qb.hessian(f)(x, w),
     "mixed": lambda f: lambda x, w, t: qb.grad(lambda w: qb.sum(t * qb.grad(f)(x, w)))(w),
     "forward_over_reverse": lambda f: lambda x, w, t: qb.jvp(qb.grad(f, (0, 1)), (x, w), (t, 0.5 * w)),
-    "reverse_over_forward": lambda f: lambda x, w, t: qb.grad(lambda x: qb.jvp(f, (x, w), (t, 0.5 * w))[1])(x),
-    "reverse_over_reverse": lambda f: lambda x, w, t: qb.grad(lambda x, w: qb.sum(qb.grad(f)(x, w) * t), (0, 1))(x, w),
-    "third_reverse": lambda f: lambda x, w, t: qb.grad(
-        lambda x: qb.sum(t * qb.grad(lambda x: qb.sum(t * qb.grad(f)(x, w)))(x))
-    )(x),
+    "reverse_over_forward": lambda f: (
+        lambda x, w, t: qb.grad(lambda x: qb.jvp(f, (x, w), (t, 0.5 * w))[1])(x)
+    ),
+    "reverse_over_reverse": lambda f: (
+        lambda x, w, t: qb.grad(lambda x, w: qb.sum(qb.grad(f)(x, w) * t), (0, 1))(x, w)
+    ),
+    "third_reverse": lambda f: (
+        lambda x, w, t: qb.grad(lambda x: qb.sum(t * qb.grad(lambda x: qb.sum(t * qb.grad(f)(x, w)))(x)))(x)
+    ),
     "third_hessian": lambda f: lambda x, w, t: qb.grad(lambda w: qb.sum(qb.hessian(f)(x, w) * t))(w),
-    "third_forward": lambda f: lambda x, w, t: qb.jvp(
-        lambda x: qb.jvp(lambda x: qb.jvp(lambda x: f(x, w), (x,), (t,))[1], (x,), (t,))[1], (x,), (t,)
+    "third_forward": lambda f: (
+        lambda x, w, t: qb.jvp(
+            lambda x: qb.jvp(lambda x: qb.jvp(lambda x: f(x, w), (x,), (t,))[1], (x,), (t,))[1], (x,), (t,)
+        )
     ),
 }
 FORWARD = ("value", "jvp", "third_forward")
@@ -113,9 +125,11 @@ class Control:
     straight = staticmethod(straight)
     close = staticmethod(close)
 
-    def climb(self, f: Any, points: list[tuple[Any, Any, Any]], names: Any = tuple(LADDER), rtol: float = 1e-10) -> None:
-        """`f(m, x, w)` under every transform, at each point, compiled, and mapped over all points, as straight-line code."""
-        region = lambda x, w: f(REGIONS, x, w)  # noqa: E731
+    def climb(
+        self, f: Any, points: list[tuple[Any, Any, Any]], names: Any = tuple(LADDER), rtol: float = 1e-10
+    ) -> None:
+        """`f(m, x, w)` under every transform, at each point, compiled, and mapped over all, as straight-line code."""
+        region = lambda x, w: f(REGIONS, x, w)
         xs, ws, ts = (qb.stack([qb.array(p[i]) for p in points]) for i in range(3))
         for name in names:
             rung = LADDER[name]

@@ -301,14 +301,18 @@ def slicing(start: int, stop: int, step: int) -> Callable[[dict[str, Any]], Any]
         (lambda x: x[1:3], slicing(2, 4, 1)),
         (lambda x: x[1:3], slicing(-1, 1, 1)),
         (lambda x: x[1:3], slicing(1, 9, 4)),
-        (lambda x: qb.ravel(qb.outer(x, x)), lambda d: node(d, "reshape").update(params={"shape": {"tuple": [10]}}, types=["float64[10]"])),
+        (lambda x: qb.ravel(qb.outer(x, x)),
+         lambda d: node(d, "reshape").update(params={"shape": {"tuple": [10]}}, types=["float64[10]"])),
         (lambda x: qb.outer(x, x).T, lambda d: node(d, "transpose").update(params={"perm": {"tuple": [0, 0]}})),
         (lambda x: qb.sum(x), lambda d: node(d, "reduce_sum").update(params={"axes": {"tuple": [0, 0]}})),
         (lambda x: qb.concat([x, x]), lambda d: node(d, "concat").update(params={"axis": -1})),
         (lambda x: x[A([0.0, 2.0])], lambda d: node(d, "gather").update(params={"axis": 0, "batch": -1})),
-        (lambda x: x + qb.ones((2, 3)), lambda d: node(d, "broadcast").update(params={"shape": {"tuple": [2, 3]}, "dims": {"tuple": [0]}})),
+        (lambda x: x + qb.ones((2, 3)),
+         lambda d: node(d, "broadcast").update(params={"shape": {"tuple": [2, 3]}, "dims": {"tuple": [0]}})),
         (lambda x: x + 1.0, lambda d: node(d, "full").update(params={"value": True, "aval": {"type": "float64[3]"}})),
-        (lambda x: x * x, lambda d: node(d, "mul").update(inputs=[0, 1]) or d["programs"][0]["inputs"].append({"name": "y", "type": "float32[3]"})),
+        (lambda x: x * x,
+         lambda d: node(d, "mul").update(inputs=[0, 1])
+         or d["programs"][0]["inputs"].append({"name": "y", "type": "float32[3]"})),
     ],
 )  # fmt: skip
 def test_params_that_would_read_other_memory(fun: Any, change: Any, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Control flow as native code: `cond` is a branch, `scan` and `while` are loops, and a step is one function call.
 
 The function of a region has the signature of a whole program: an array of addresses of inputs, of a block for the
-results, and of a workspace. A loop keeps two blocks. A step reads its carry from the block that the step before it wrote
-and writes the other; what it hands on is an address, and only stacked results are copied.
+results, and of a workspace. A loop keeps two blocks. A step reads its carry from the block that the step before it
+wrote and writes the other; what it hands on is an address, and only stacked results are copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def _function(code: Code, program: Program) -> str:
     found = code.regions.get(program)
     if found is None:
         found = code.regions[program] = f"region{len(code.regions)}"
-        write_plan(code.beside(code.b.module.function(found, "void", PARAMETERS, linkage="internal")), plan_of(program))
+        write_plan(
+            code.beside(code.b.module.function(found, "void", PARAMETERS, linkage="internal")),
+            plan_of(program),
+        )
     return found
 
 
@@ -118,7 +121,8 @@ def _call_scratch(node: Node) -> int:
 
 @routine("checkpoint", _call_scratch)
 def _checkpoint(code: Code, step: Call) -> None:
-    # A call, and not its kernels among the others: what is computed again must not be shared with what was computed before.
+    # A call, and not its kernels among the others: what is computed again must not be shared with what was computed
+    # before.
     plan = plan_of(step.node.params["fun"])
     block, workspace = _parts(code, step, _block_of(plan), 0)
     arguments = _Arguments(code, plan, workspace)
@@ -138,7 +142,9 @@ def _copy_out(code: Code, step: Call, plan: Plan, block: Value) -> None:
 class _Loop:
     """What `scan` and `while` share: two blocks, the carry, and rows of stacked results."""
 
-    def __init__(self, code: Code, step: Call, body: Program, consts: int, carry: int, blocks: Sequence[Value]) -> None:
+    def __init__(
+        self, code: Code, step: Call, body: Program, consts: int, carry: int, blocks: Sequence[Value]
+    ) -> None:
         self.code, self.b, self.step = code, code.b, step
         self.plan = plan_of(body)
         self.symbol = _function(code, body)
@@ -156,7 +162,9 @@ class _Loop:
         self.arguments.call(self.symbol, block)
         for k, offset in enumerate(self.plan.out_offsets[: self.carry]):
             self.arguments.put(self.carry_at + k, b.gep("i8", block, offset))
-        rows = zip(stacks, self.plan.out_offsets[self.carry :], self.plan.out_avals[self.carry :], strict=True)
+        rows = zip(
+            stacks, self.plan.out_offsets[self.carry :], self.plan.out_avals[self.carry :], strict=True
+        )
         for stack, offset, aval in rows:
             row = b.gep("i8", stack, b.mul(i, _number(aval.nbytes)))
             b.memcpy(row, b.gep("i8", block, offset), _number(aval.nbytes))

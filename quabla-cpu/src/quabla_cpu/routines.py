@@ -1,4 +1,4 @@
-"""Nodes that are computed by a routine of their own instead of a fused kernel: a table, filled by the modules that have one.
+"""Nodes that a routine of their own computes instead of a fused kernel: a table, filled by the modules that have one.
 
 A routine gets its operands and results as contiguous memory. To add one, write its module, register it here by the name
 of the op, and import the module in `backend.py`.

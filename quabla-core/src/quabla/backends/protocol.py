@@ -139,7 +139,9 @@ class Backend(Protocol):
     def compile(self, lowered: Any) -> Executable:
         """Make a lowered program runnable."""
 
-    def training_plan(self, program: Program, device: str, state: Sequence[Tensor], data: Sequence[Tensor]) -> TrainingPlan:
+    def training_plan(
+        self, program: Program, device: str, state: Sequence[Tensor], data: Sequence[Tensor]
+    ) -> TrainingPlan:
         """Make a training step resident.
 
         Args:

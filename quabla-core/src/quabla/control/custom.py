@@ -32,9 +32,13 @@ def _whole_batch(program: Program, over: Sequence[bool], size: int, summed: Sequ
     def run(*args: Any) -> list[Any]:
         outs, many = batch_values(args[0].frame, program, args, over, size)
         wide = [lead(o, m, size) for o, m in zip(outs, many, strict=True)]
-        return [sum_over(o, (0,)) if s else o for o, s in zip(wide, summed or [False] * len(wide), strict=True)]
+        return [
+            sum_over(o, (0,)) if s else o for o, s in zip(wide, summed or [False] * len(wide), strict=True)
+        ]
 
-    avals = [aval_of((size, *a.shape), a.dtype) if m else a for a, m in zip(program.in_avals, over, strict=True)]
+    avals = [
+        aval_of((size, *a.shape), a.dtype) if m else a for a, m in zip(program.in_avals, over, strict=True)
+    ]
     return trace(run, avals)[0]
 
 
@@ -67,7 +71,8 @@ class Rule:
             self.made = self.make()
             if self.made.captures:
                 raise TracerError(
-                    f"the derivative rule of {self.name} closes over a traced value ({self.made.captures[0].aval}); pass it as "
+                    f"the derivative rule of {self.name} closes over a traced value "
+                    f"({self.made.captures[0].aval}); pass it as "
                     "an argument of the function, or among the residuals"
                 )
         return self.made
@@ -77,11 +82,15 @@ class Rule:
         """The traced rule as a program."""
         return self.staged.program
 
-    def batched(self, over: Callable[[Program], Sequence[bool]], size: int, summed: Sequence[bool] = ()) -> Rule:
-        """The rule over many lanes; `over` says which inputs of its program are mapped, `summed` which results to sum."""
+    def batched(
+        self, over: Callable[[Program], Sequence[bool]], size: int, summed: Sequence[bool] = ()
+    ) -> Rule:
+        """The rule on many lanes; `over` says which inputs of its program are mapped, `summed` which results to add."""
 
         def make() -> Staged:
-            return Staged(_whole_batch(self.program, over(self.program), size, summed), (), self.staged.result)
+            return Staged(
+                _whole_batch(self.program, over(self.program), size, summed), (), self.staged.result
+            )
 
         return Rule(self.name, make)
 
@@ -97,7 +106,8 @@ def _jvp(
     args = primals[:count]
     if any(t is not None for t in tangents[count:]):
         raise UnsupportedOperationError(
-            f"custom_jvp: {rule.name} closes over a traced value that is being differentiated, for which its rule has no "
+            f"custom_jvp: {rule.name} closes over a traced value that is being differentiated, for which its "
+            "rule has no "
             "tangent; pass the value as an argument",
             op="custom_jvp",
         )
@@ -115,7 +125,9 @@ def _jvp_batch(
     args = list(over[:count])
     moving = [m for m, v in zip(args, fun.inputs, strict=False) if v.aval.dtype.kind == "f"]
     derived = rule.batched(lambda program: [*args, *moving], size)
-    return bind(custom_jvp_op, operands, {"fun": _whole_batch(fun, over, size), "rule": derived, "count": count})
+    return bind(
+        custom_jvp_op, operands, {"fun": _whole_batch(fun, over, size), "rule": derived, "count": count}
+    )
 
 
 def _jvp_samples() -> Iterator[Sample]:
@@ -126,7 +138,9 @@ def _jvp_samples() -> Iterator[Sample]:
             lambda x, y, t, u: [mul(sin(x), y), add(mul(mul(cos(x), y), t), mul(sin(x), u))], [x, x, x, x]
         )
         params = {"fun": fun, "rule": Rule("f", lambda rule=rule: Staged(rule, (), None)), "count": 2}
-        yield Sample(f"product_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), params, only=d)
+        yield Sample(
+            f"product_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), params, only=d
+        )
 
 
 custom_jvp_op = define(
@@ -177,7 +191,8 @@ class _Custom:
         bound.apply_defaults()
         if bound.kwargs:
             raise DtypeError(
-                f"{self.where}: {self.__name__} takes {', '.join(bound.kwargs)} by keyword only, which a rule cannot see; make "
+                f"{self.where}: {self.__name__} takes {', '.join(bound.kwargs)} by keyword only, which a "
+                "rule cannot see; make "
                 "it a positional parameter"
             )
         return bound.args
@@ -185,7 +200,9 @@ class _Custom:
     def divide(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The arguments that are not differentiated, and the others."""
         if self.nondiff and max(self.nondiff) >= len(args):
-            raise ShapeError(f"{self.where}: nondiff_argnums {self.nondiff}, but {self.__name__} got {len(args)} arguments")
+            raise ShapeError(
+                f"{self.where}: nondiff_argnums {self.nondiff}, but {self.__name__} got {len(args)} arguments"
+            )
         return [args[i] for i in self.nondiff], [a for i, a in enumerate(args) if i not in self.nondiff]
 
     def join(self, fixed: Sequence[Any], others: Sequence[Any]) -> list[Any]:
@@ -195,7 +212,7 @@ class _Custom:
 
 
 @final
-class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functions beside it
+class custom_jvp(_Custom):
     """A function whose forward-mode derivative is given by a rule; reverse mode transposes the rule.
 
     Args:
@@ -239,7 +256,9 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
         args = self.positional(args, kwargs)
         fixed, others = self.divide(args)
         if self.rule is None:
-            raise DtypeError(f"custom_jvp: {self.__name__} has no rule yet; set it with {self.__name__}.defjvp(rule)")
+            raise DtypeError(
+                f"custom_jvp: {self.__name__} has no rule yet; set it with {self.__name__}.defjvp(rule)"
+            )
         call = take_apart(self.fun, weak_numbers(tuple(others)), {})
         if not is_traced(call.arrays):
             return self.fun(*args)
@@ -263,10 +282,22 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
 
         def divide(value: Any) -> tuple[list[Any], Any]:
             if not (isinstance(value, (tuple, list)) and len(value) == 2):
-                raise DtypeError(f"custom_jvp: the rule of {self.__name__} must return a pair (value, tangent)")
+                raise DtypeError(
+                    f"custom_jvp: the rule of {self.__name__} must return a pair (value, tangent)"
+                )
             outs, structure = as_outputs(self.rule, value[0])
             outs = _agreeing("custom_jvp", self.__name__, "the rule", outs, structure, fun)
-            return [*outs, *_mirrored("custom_jvp", self.__name__, "tangent", value[1], [o.aval for o in outs], structure.treedef)], None
+            return [
+                *outs,
+                *_mirrored(
+                    "custom_jvp",
+                    self.__name__,
+                    "tangent",
+                    value[1],
+                    [o.aval for o in outs],
+                    structure.treedef,
+                ),
+            ], None
 
         return stage(run, both, split=divide)
 
@@ -280,14 +311,20 @@ def _agreeing(where: str, name: str, who: str, outs: list[Any], structure: Any, 
         )
     for out, aval in zip(outs, fun.program.out_avals, strict=True):
         if out.shape != aval.shape:
-            raise ShapeError(f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}")
+            raise ShapeError(
+                f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}"
+            )
         if out.dtype is not aval.dtype and not (out.aval.weak or aval.weak):
-            raise DtypeError(f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}")
+            raise DtypeError(
+                f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}"
+            )
     return [cast(o, a.dtype) for o, a in zip(outs, fun.program.out_avals, strict=True)]
 
 
-def _mirrored(where: str, name: str, what: str, given: Any, avals: Sequence[ShapeDtype], treedef: Any) -> list[Any]:
-    """The tangents or cotangents in a tree that mirrors values of types `avals`, for the floating ones; None is zero."""
+def _mirrored(
+    where: str, name: str, what: str, given: Any, avals: Sequence[ShapeDtype], treedef: Any
+) -> list[Any]:
+    """The tangents or cotangents in a tree like that of values of types `avals`, for floating ones; None is zero."""
     leaves = tree.flatten_up_to(given, treedef, f"{where}: the {what}s of {name} must mirror its values")
     out = []
     for leaf, aval in zip(leaves, avals, strict=True):
@@ -302,14 +339,16 @@ def _mirrored(where: str, name: str, what: str, given: Any, avals: Sequence[Shap
         if array.shape == () and array.aval.weak:
             array = broadcast(array, aval.shape, ())
         if array.shape != aval.shape:
-            raise ShapeError(f"{where}: a {what} of {name} has type {array.aval} where its value has type {aval}")
+            raise ShapeError(
+                f"{where}: a {what} of {name} has type {array.aval} where its value has type {aval}"
+            )
         out.append(cast(array, aval.dtype))
     return out
 
 
 # --- custom_vjp -------------------------------------------------------------------------------------------------------
-# Operands as above. `fwd` is a program of the arguments that returns (results, residuals), `bwd` one of (residuals, cotangents
-# of the floating results) that returns the cotangents of the floating arguments.
+# Operands as above. `fwd` is a program of the arguments that returns (results, residuals), `bwd` one of (residuals,
+# cotangents of the floating results) that returns the cotangents of the floating arguments.
 
 
 def _vjp_reverse(
@@ -325,7 +364,8 @@ def _vjp_reverse(
     args, captures = split(operands, count)
     if any(wanted[count:]):
         raise UnsupportedOperationError(
-            f"custom_vjp: {fwd.name} closes over a traced value that is being differentiated, for which its rule has no "
+            f"custom_vjp: {fwd.name} closes over a traced value that is being differentiated, for which its "
+            "rule has no "
             "cotangent; pass the value as an argument",
             op="custom_vjp",
         )
@@ -333,7 +373,9 @@ def _vjp_reverse(
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
         given = [
-            zeros_like(o) if ct is None else ct for o, ct in zip(outs, cts, strict=True) if o.dtype.kind == "f"
+            zeros_like(o) if ct is None else ct
+            for o, ct in zip(outs, cts, strict=True)
+            if o.dtype.kind == "f"
         ]
         back = iter(inline(bwd.program, [*residuals, *given]))
         found = [next(back) if x.dtype.kind == "f" else None for x in args]
@@ -372,7 +414,9 @@ def _vjp_samples() -> Iterator[Sample]:
         bwd, _ = trace(lambda e, out, ct: [mul(ct, out), mul(ct, e)], [x, x, x])
         rules = [Rule("f", lambda p=p: Staged(p, (), None)) for p in (fwd, bwd)]
         params = {"fun": fun, "fwd": rules[0], "bwd": rules[1], "count": 2}
-        yield Sample(f"product_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), params, only=d)
+        yield Sample(
+            f"product_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), params, only=d
+        )
 
 
 custom_vjp_op = define(
@@ -380,7 +424,9 @@ custom_vjp_op = define(
         name="custom_vjp",
         infer=lambda *avals, fun, fwd, bwd, count: fun.out_avals,
         evaluate=lambda *xs, fun, fwd, bwd, count: tuple(evaluate(fun, [np.asarray(x) for x in xs])),
-        jvp=Refused("its author gave a rule for reverse mode only (custom_vjp); use grad or vjp, or define a custom_jvp"),
+        jvp=Refused(
+            "its author gave a rule for reverse mode only (custom_vjp); use grad or vjp, or define a custom_jvp"
+        ),
         reverse=_vjp_reverse,
         batch=_vjp_batch,
         decompose=lambda *xs, fun, fwd, bwd, count: tuple(inline(fun, xs)),
@@ -392,7 +438,7 @@ custom_vjp_op = define(
 
 
 @final
-class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functions beside it
+class custom_vjp(_Custom):
     """A function whose reverse-mode derivative is given by two functions. Forward mode is refused.
 
     Args:
@@ -401,8 +447,8 @@ class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functio
 
     Raises:
         DtypeError: `fun` is no function, or the rules return another structure.
-        UnsupportedOperationError: (when differentiated) in forward mode, or where `fun` closes over a traced value that is
-            being differentiated.
+        UnsupportedOperationError: (when differentiated) in forward mode, or where `fun` closes over a traced value that
+            is being differentiated.
 
     Example:
         >>> import quabla as qb
@@ -423,8 +469,8 @@ class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functio
 
         Args:
             fwd: `fwd(*args) -> (value, residuals)`; residuals are any pytree of arrays.
-            bwd: `bwd(*nondiff_args, residuals, cotangent) -> cotangents`: a tuple with one per differentiable argument, each
-                mirroring it; None for zero.
+            bwd: `bwd(*nondiff_args, residuals, cotangent) -> cotangents`: a tuple with one per differentiable argument,
+                each mirroring it; None for zero.
         """
         functions("custom_vjp", fwd=fwd, bwd=bwd)
         self.rules = (fwd, bwd)
@@ -434,7 +480,9 @@ class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functio
         args = self.positional(args, kwargs)
         fixed, others = self.divide(args)
         if self.rules is None:
-            raise DtypeError(f"custom_vjp: {self.__name__} has no rules yet; set them with {self.__name__}.defvjp(fwd, bwd)")
+            raise DtypeError(
+                f"custom_vjp: {self.__name__} has no rules yet; set them with {self.__name__}.defvjp(fwd, bwd)"
+            )
         call = take_apart(self.fun, weak_numbers(tuple(others)), {})
         if not is_traced(call.arrays):
             return self.fun(*args)
@@ -480,7 +528,9 @@ class custom_vjp(_Custom):  # noqa: N801 - used as a decorator, like the functio
                     f"custom_vjp: bwd of {self.__name__} must return a tuple with a cotangent for each of {wanted} "
                     f"arguments, it returned {value!r}"
                 )
-            return _mirrored("custom_vjp", self.__name__, "cotangent", tuple(value), call.avals, treedef), None
+            return _mirrored(
+                "custom_vjp", self.__name__, "cotangent", tuple(value), call.avals, treedef
+            ), None
 
         types = [aval_of(a.shape, a.dtype) for a in (*kept, *moving)]
         return stage(run, take_apart(bwd, tuple(types), {}, abstract=True), split=divide)

@@ -22,7 +22,19 @@ from quabla.transforms.forward import jvp_values, replay
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import inline
 
-__all__ = ["Backward", "Parts", "Tangents", "backward", "committed", "grow", "index_aval", "keeping", "per_lane", "slice_type", "tangents"]
+__all__ = [
+    "Backward",
+    "Parts",
+    "Tangents",
+    "backward",
+    "committed",
+    "grow",
+    "index_aval",
+    "keeping",
+    "per_lane",
+    "slice_type",
+    "tangents",
+]
 
 index_aval = aval_of((), int64)
 
@@ -58,7 +70,9 @@ def grow(flags: list[bool], step: Callable[[list[bool]], list[bool]]) -> list[bo
         flags = more
 
 
-def drop_unread(body: Program, parts: Parts, others: Sequence[Program] = ()) -> tuple[Program, Parts, list[bool]]:
+def drop_unread(
+    body: Program, parts: Parts, others: Sequence[Program] = ()
+) -> tuple[Program, Parts, list[bool]]:
     """Leave out constants and slices that the body does not read.
 
     Args:
@@ -130,7 +144,9 @@ def tangents(body: Program, parts: Parts, given: Parts) -> Tangents:
     moving = [False, *m_consts, *m_carry, *m_xs]
     m_ys = moved(body, moving)[nk:]
     t_carry = [
-        zeros_like(x) if t is None else t for x, t, m in zip(parts.carry, given.carry, m_carry, strict=True) if m
+        zeros_like(x) if t is None else t
+        for x, t, m in zip(parts.carry, given.carry, m_carry, strict=True)
+        if m
     ]
     joint = Parts(
         [*parts.consts, *(t for t in given.consts if t is not None)],
@@ -162,12 +178,19 @@ def committed(program: Program) -> Program:
     found = program.memo.get(committed)
     if found is None:
         nodes = program.nodes
-        inner = [{k: committed(p) if isinstance(p, Program) else p for k, p in node.params.items()} for node in nodes]
-        same = all(p is node.params[k] for node, params in zip(nodes, inner, strict=True) for k, p in params.items())
+        inner = [
+            {k: committed(p) if isinstance(p, Program) else p for k, p in node.params.items()}
+            for node in nodes
+        ]
+        same = all(
+            p is node.params[k] for node, params in zip(nodes, inner, strict=True) for k, p in params.items()
+        )
         if same and all(node.op.name != "custom_vjp" for node in nodes):
             found = program
         else:
-            found = trace(lambda *args: _with_rules(program, inner, args), program.in_avals, program.input_names)[0]
+            found = trace(
+                lambda *args: _with_rules(program, inner, args), program.in_avals, program.input_names
+            )[0]
         program.memo[committed] = found
     return found  # type: ignore[no-any-return]
 
@@ -180,7 +203,9 @@ def _with_rules(program: Program, inner: Sequence[dict[str, Any]], args: Sequenc
         if node.op.name == "custom_vjp":
             outs = inline(params["fwd"].program, operands[: params["count"]])[: len(node.outputs)]
         else:
-            outs = replay(frame, node if params == node.params else Node(node.op, node.inputs, params), tuple(operands))
+            outs = replay(
+                frame, node if params == node.params else Node(node.op, node.inputs, params), tuple(operands)
+            )
         env.update(zip(node.outputs, outs if node.op.multiple else (outs,), strict=True))
     return [env[v] for v in program.outputs]
 
@@ -233,7 +258,9 @@ def backward(
     """
     nc, nk, nx = len(parts.consts), len(parts.carry), len(parts.xs)
     active = grow(list(wanted.carry), lambda m: moved(body, [False, *wanted.consts, *m, *wanted.xs])[:nk])
-    ct_carry = [zeros_like(x) if ct is None else ct for x, ct, a in zip(final, cts[:nk], active, strict=True) if a]
+    ct_carry = [
+        zeros_like(x) if ct is None else ct for x, ct, a in zip(final, cts[:nk], active, strict=True) if a
+    ]
     sums = [zeros_like(x) for x, w in zip(parts.consts, wanted.consts, strict=True) if w]
     live = [ct is not None for ct in cts[nk:]]
     needs = [False, *wanted.consts, *active, *wanted.xs]
@@ -264,7 +291,9 @@ def backward(
 # --- batching ---------------------------------------------------------------------------------------------------------
 
 
-def per_lane(body: Program, parts: Parts, over: Parts, size: int) -> tuple[Program, Parts, list[bool], list[bool]]:
+def per_lane(
+    body: Program, parts: Parts, over: Parts, size: int
+) -> tuple[Program, Parts, list[bool], list[bool]]:
     """The loop over `size` lanes at once.
 
     Args:
@@ -282,7 +311,10 @@ def per_lane(body: Program, parts: Parts, over: Parts, size: int) -> tuple[Progr
     ys = mapped(body, flags)[nk:]
     joint = Parts(
         parts.consts,
-        [x if was or not now else lead(x, False, size) for x, was, now in zip(parts.carry, over.carry, carry, strict=True)],
+        [
+            x if was or not now else lead(x, False, size)
+            for x, was, now in zip(parts.carry, over.carry, carry, strict=True)
+        ],
         [swapped(x) if o else x for x, o in zip(parts.xs, over.xs, strict=True)],
     )
 

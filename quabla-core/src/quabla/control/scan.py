@@ -1,9 +1,9 @@
 """`scan_op`: a loop of a known length.
 
-Its operands are constants, which every step sees, the initial carry, which each step hands to the next, and arrays whose
-slices along the leading axis the steps see one by one. The body is a program of (step index, constants, carry, slices)
-that returns (carry, results to be stacked). A counted loop has the number of its steps, at most `length`, as its first
-operand; what later steps would have returned is zero.
+Its operands are constants, which every step sees, the initial carry, which each step hands to the next, and arrays
+whose slices along the leading axis the steps see one by one. The body is a program of (step index, constants, carry,
+slices) that returns (carry, results to be stacked). A counted loop has the number of its steps, at most `length`, as
+its first operand; what later steps would have returned is zero.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ def _batch_counts(
     """A number of steps per lane: as many as the longest needs, in which the others keep their carry, and compute on
     that of a lane that still runs: what they would meet, rows of zeros among it, must reach no derivative."""
     flags = Parts(flags.consts, [True] * len(parts.carry), flags.xs)
-    carried = [lead(x, x.ndim > len(a.shape), size) for x, a in zip(parts.carry, body.out_avals, strict=False)]
+    carried = [
+        lead(x, x.ndim > len(a.shape), size) for x, a in zip(parts.carry, body.out_avals, strict=False)
+    ]
     lanes, joint, _, _ = per_lane(body, Parts(parts.consts, carried, parts.xs), flags, size)
     nk = len(carried)
 
@@ -168,7 +170,9 @@ def _batch_counts(
         active = bind(less_op, (broadcast(i, (size,), ()), args[0]), {})
         outs = inline(lanes, (i, *safe_lanes(active, args[1:], [*flags.consts, *flags.carry, *flags.xs])))
         state = args[1 + len(parts.consts) :]
-        rest = [lead(o, o.ndim > len(a.shape), size) for o, a in zip(outs[nk:], body.out_avals[nk:], strict=True)]
+        rest = [
+            lead(o, o.ndim > len(a.shape), size) for o, a in zip(outs[nk:], body.out_avals[nk:], strict=True)
+        ]
         kept = [_where(active, new, old) for new, old in zip(outs[:nk], state, strict=False)]
         return [*kept, *(_where(active, y, zeros_like(y)) for y in rest)]
 
@@ -202,7 +206,14 @@ def _samples() -> Iterator[Sample]:
                         rng.normal(size=(2,)),
                         rng.normal(size=(5,)),
                     ),
-                    {"body": body, "length": 5, "consts": 1, "carry": 1, "reverse": reverse, "counted": counted},
+                    {
+                        "body": body,
+                        "length": 5,
+                        "consts": 1,
+                        "carry": 1,
+                        "reverse": reverse,
+                        "counted": counted,
+                    },
                     only=d,
                 )
 

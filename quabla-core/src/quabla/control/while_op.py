@@ -4,8 +4,8 @@ Its operands are constants, which the predicate and every step see, and the init
 (constants, carry), the body one of (step index, constants, carry) that returns (carry, results to be stacked). Its
 results are the final carry, the stacks, and the number of steps as an int64 scalar.
 
-With a `length` the loop stops after that many steps at the latest, and only then may there be stacks: reverse mode needs
-them, and so needs a bound. What reverse mode runs is a counted `scan_op`, over the steps that were taken.
+With a `length` the loop stops after that many steps at the latest, and only then may there be stacks: reverse mode
+needs them, and so needs a bound. What reverse mode runs is a counted `scan_op`, over the steps that were taken.
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ import numpy as np
 
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
-from quabla.control.derive import Parts, backward, drop_unread, grow, index_aval, keeping, per_lane, swapped, tangents
+from quabla.control.derive import (
+    Parts,
+    backward,
+    drop_unread,
+    grow,
+    index_aval,
+    keeping,
+    per_lane,
+    swapped,
+    tangents,
+)
 from quabla.control.regions import evaluate, lifted, mapped, safe_lanes, split
 from quabla.control.scan import bind_scan
-from quabla.errors import UnsupportedOperationError
 from quabla.dtypes import float32, float64
+from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.compare import less
@@ -110,7 +120,8 @@ def _reverse(
 ) -> Any:
     if length is None:
         raise UnsupportedOperationError(
-            "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use fori_loop or scan; "
+            "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use "
+            "fori_loop or scan; "
             "forward mode (quabla.jvp) works without a bound",
             op="while",
         )
@@ -151,8 +162,11 @@ def _batch(
 def _batch_predicate(
     parts: Parts, flags: Parts, size: int, cond: Program, body: Program, length: int | None
 ) -> tuple[Any, ...]:
-    """A predicate per lane: the loop runs while any lane does. A lane that is done keeps its carry, and computes on that
-    of a lane that is not, so that nothing it would not have met can reach it."""
+    """A predicate per lane: the loop runs while any lane does.
+
+    A lane that is done keeps its carry, and computes on that of a lane that is not, so that nothing it would not have
+    met can reach it.
+    """
     nc, nk = len(parts.consts), len(parts.carry)
     all_carry = [lead(x, o, size) for x, o in zip(parts.carry, flags.carry, strict=True)]
     every = Parts(flags.consts, [True] * nk, [])

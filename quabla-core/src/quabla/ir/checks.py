@@ -1,7 +1,7 @@
-"""Whether a node is well formed: what `Op.infer` takes for granted, because the functions that users call have checked it.
+"""Whether a node is well formed: what `Op.infer` takes for granted, because the functions that users call check it.
 
-A program that was traced needs none of this. One that comes from a file does: a slice beyond the end of an array, say, would
-make native code read memory that is not the array's.
+A program that was traced needs none of this. One that comes from a file does: a slice beyond the end of an array, say,
+would make native code read memory that is not the array's.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _slice(avals: Any, *, start: Any, stop: Any, step: Any) -> bool:
         return False
     picked = [range(a, b, c) for a, b, c in zip(start, stop, step, strict=True)]
     return all(
-        r and 0 <= min(r[0], r[-1]) and max(r[0], r[-1]) < n for r, n in zip(picked, x.shape, strict=True)
+        r and min(r[0], r[-1]) >= 0 and max(r[0], r[-1]) < n for r, n in zip(picked, x.shape, strict=True)
     )
 
 

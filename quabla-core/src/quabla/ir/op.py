@@ -40,8 +40,8 @@ class Sample:
     """One call of an op that the conformance suite runs.
 
     `make(rng)` returns the operands as float64 (or bool, int64) NumPy arrays; the suite casts the floating ones to each
-    dtype, or only to the dtype `only`, where the params fix it. `smooth` is False where finite differences are meaningless
-    (kinks, comparisons).
+    dtype, or only to the dtype `only`, where the params fix it. `smooth` is False where finite differences are
+    meaningless (kinks, comparisons).
     """
 
     name: str
@@ -56,8 +56,8 @@ class Op:
     """A primitive operation.
 
     Operands of every rule are arrays of the shapes that `infer` accepts: broadcasting, promotion and argument checking
-    happen before. `params` are keyword arguments, hashable, and always given in the same order: tables of applications seen
-    compare their values alone.
+    happen before. `params` are keyword arguments, hashable, and always given in the same order: tables of applications
+    seen compare their values alone.
 
     Attributes:
         name: the name in printed programs and in errors.
@@ -73,8 +73,8 @@ class Op:
             `size`; so does the result.
         forward: `(primals, tangents, **params) -> (outs, tangents)`: for ops that hold programs, value and tangent
             together, in place of `jvp`, so that a derivative of a loop is one loop.
-        reverse: `(frame, operands, wanted, **params) -> (outs, pullback)`: the same for reverse mode; `pullback(cts)` records
-            the backward pass.
+        reverse: `(frame, operands, wanted, **params) -> (outs, pullback)`: the same for reverse mode; `pullback(cts)`
+            records the backward pass.
         decompose: `(*operands, **params) -> out` in terms of simpler ops, for backends without the op.
         samples: a function that yields the calls that the conformance suite runs.
         family: "elementwise", "compare", "reduce", "structural", "product", "source", "region" or "other".

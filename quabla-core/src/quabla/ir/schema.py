@@ -6,12 +6,13 @@
                    "outputs": [1]}],
      "constants": [{"type": "float64[3]", "offset": 0}]}
 
-Values are numbered: the inputs first, then the results of the nodes in order. `programs` holds regions before the programs
-that use them, the whole one last. Constants lie in a second, binary part, little-endian. A param is a JSON value where
-JSON has one that comes back as it was (bool, int, string, null), else an object with one key that says what it is.
+Values are numbered: the inputs first, then the results of the nodes in order. `programs` holds regions before the
+programs that use them, the whole one last. Constants lie in a second, binary part, little-endian. A param is a JSON
+value where JSON has one that comes back as it was (bool, int, string, null), else an object with one key that says what
+it is.
 
-What is read is checked, not trusted: the schema first, then every node by `checks.complaint` and by the op's own `infer`,
-whose types must be those in the file. Nothing in a file names code.
+What is read is checked, not trusted: the schema first, then every node by `checks.complaint` and by the op's own
+`infer`, whose types must be those in the file. Nothing in a file names code.
 
 Only reading or writing a file needs this module, so nothing else imports it (or pydantic).
 """
@@ -107,7 +108,8 @@ def parse(text: bytes) -> ProgramFile:
     version = raw.get("version")
     if type(version) is int and version > VERSION:
         raise FileFormatError(
-            f"the file has version {version} of the format, and this Quabla reads versions up to {VERSION}; install a newer one"
+            f"the file has version {version} of the format, and this Quabla reads versions up to {VERSION}; "
+            "install a newer one"
         )
     if version != VERSION:
         raise FileFormatError(

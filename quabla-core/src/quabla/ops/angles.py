@@ -22,7 +22,9 @@ def _arcsin_slope(x: Any, out: Any) -> Any:
 
 tan_op = elementwise("tan", lambda x, out: 1.0 + out * out, evaluate=np.tan, domain=(-1.4, 1.4))
 arcsin_op = elementwise("arcsin", _arcsin_slope, evaluate=np.arcsin, domain=(-0.9, 0.9))
-arccos_op = elementwise("arccos", lambda x, out: neg(_arcsin_slope(x, out)), evaluate=np.arccos, domain=(-0.9, 0.9))
+arccos_op = elementwise(
+    "arccos", lambda x, out: neg(_arcsin_slope(x, out)), evaluate=np.arccos, domain=(-0.9, 0.9)
+)
 arctan_op = elementwise("arctan", lambda x, out: div(1.0, 1.0 + x * x), evaluate=np.arctan)
 
 
@@ -63,7 +65,7 @@ def tan(x: Any) -> Any:
 
 
 def arcsin(x: Any) -> Any:
-    """The angle in [-pi/2, pi/2] whose sine is `x`, elementwise; NaN where abs(x) > 1. Its derivative at -1 and 1 is inf.
+    """The angle in [-pi/2, pi/2] whose sine is `x`, elementwise; NaN where abs(x) > 1. At -1 and 1 its derivative is inf.
 
     Example:
         >>> import quabla as qb
@@ -98,8 +100,8 @@ def arctan(x: Any) -> Any:
 def arctan2(y: Any, x: Any) -> Any:
     """The angle of the point (x, y), in [-pi, pi], elementwise with broadcasting.
 
-    Signed zeros and infinities as in NumPy. At the origin all derivatives are 0, a convention of convenience. `atan2` is
-    the same function. Shapes, dtypes and errors as for `add`.
+    Signed zeros and infinities as in NumPy. At the origin all derivatives are 0, a convention of convenience. `atan2`
+    is the same function. Shapes, dtypes and errors as for `add`.
 
     Example:
         >>> import quabla as qb

@@ -38,7 +38,8 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         An array without those axes, and with the diagonal as its last axis.
 
     Raises:
-        ShapeError: `x` has less than two axes, an axis is out of range, the axes are the same, or the diagonal is empty.
+        ShapeError: `x` has less than two axes, an axis is out of range, the axes are the same, or the diagonal is
+            empty.
 
     Example:
         >>> import quabla as qb
@@ -111,7 +112,9 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """
     d = _diagonal(_last_two(x, axis1, axis2, "trace"), offset, "trace")
     if d.dtype.kind == "b":
-        raise DtypeError(f"trace: takes a floating operand, got {d.aval}; convert it with .astype(quabla.float64)")
+        raise DtypeError(
+            f"trace: takes a floating operand, got {d.aval}; convert it with .astype(quabla.float64)"
+        )
     return sum_over(d, (d.ndim - 1,))
 
 

@@ -90,7 +90,9 @@ def elementwise(
     def vjp(ct: Any, operands: Any, out: Any, wanted: Any, **params: Any) -> Any:
         return tuple(
             [
-                through_mask(ct, lambda c, i=i: times(c, i, operands, out, params)) if w and partials[i] is not None else None
+                through_mask(ct, lambda c, i=i: times(c, i, operands, out, params))
+                if w and partials[i] is not None
+                else None
                 for i, w in enumerate(wanted)
             ]
         )
@@ -105,7 +107,9 @@ def elementwise(
     def own_samples() -> Iterator[Sample]:
         lo, hi = domain
         n = len(partials)
-        yield Sample("matrix", lambda rng: tuple(rng.uniform(lo, hi, (3, 4)) for _ in range(n)), smooth=smooth)
+        yield Sample(
+            "matrix", lambda rng: tuple(rng.uniform(lo, hi, (3, 4)) for _ in range(n)), smooth=smooth
+        )
         yield Sample("scalar", lambda rng: tuple(rng.uniform(lo, hi, ()) for _ in range(n)), smooth=smooth)
         for label, operands in extra:
             yield Sample(label, partial_samples(operands), smooth=False)
@@ -115,7 +119,9 @@ def elementwise(
         "linear": Jointly() if jointly else Each(fixed) if fixed else None,
         "transpose": transpose if fixed else None,
         "vjp": vjp,
-        "batch": lambda operands, mapped, size, **params: batch_elementwise(op, operands, mapped, size, params),
+        "batch": lambda operands, mapped, size, **params: batch_elementwise(
+            op, operands, mapped, size, params
+        ),
         "decompose": decompose,
         "samples": samples or own_samples,
     }

@@ -1,13 +1,13 @@
-"""Derivatives through a square root or an absolute value that is zero, where the chain rule alone says 0 times infinity.
+"""Derivatives through a square root or an absolute value of zero, where the chain rule alone says 0 times infinity.
 
-Let r = |x|, or r = sqrt(s) with s a sum of squares. A function F(r) such as r**2 or (1 + r) exp(-r) may be smooth at r = 0
-although r is not. Its gradient is F'(r) x / r, and by l'Hospital's rule F'(r) / r tends to F''(0) where F'(0) = 0. So the
-second derivative at 0 is F''(0) times the identity. Where F'(0) is not 0 there is a kink: its subgradient is 0, and
-F''(0) is the second derivative of the smooth part.
+Let r = |x|, or r = sqrt(s) with s a sum of squares. A function F(r) such as r**2 or (1 + r) exp(-r) may be smooth at r
+= 0 although r is not. Its gradient is F'(r) x / r, and by l'Hospital's rule F'(r) / r tends to F''(0) where F'(0) = 0.
+So the second derivative at 0 is F''(0) times the identity. Where F'(0) is not 0 there is a kink: its subgradient is 0,
+and F''(0) is the second derivative of the smooth part.
 
-In a program, F'(r) is the cotangent of r. When the gradient is differentiated once more, `derivative_along` looks in the
-trace for the way from r to that cotangent and differentiates it: the only place where a rule looks beyond its operands.
-First derivatives cost nothing.
+In a program, F'(r) is the cotangent of r. When the gradient is differentiated once more, `derivative_along` looks in
+the trace for the way from r to that cotangent and differentiates it: the only place where a rule looks beyond its
+operands. First derivatives cost nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Cotangents with zeros that a `where` has put there: such a zero stays zero.
 
-The derivative rule of `where` gives the branch that is not taken a cotangent of 0. The rules that follow would multiply it
-by derivatives that do not count, and those may be infinite or NaN. So the mask is moved behind each of them: where(c, ct, 0)
-times a derivative becomes where(c, ct times derivative, 0). That costs nothing, changes no other element, and is what
-forward mode does anyway. It reaches as far as elementwise ops, sums over axes, and sums of cotangents.
+The derivative rule of `where` gives the branch that is not taken a cotangent of 0. The rules that follow would multiply
+it by derivatives that do not count, and those may be infinite or NaN. So the mask is moved behind each of them:
+where(c, ct, 0) times a derivative becomes where(c, ct times derivative, 0). That costs nothing, changes no other
+element, and is what forward mode does anyway. It reaches as far as elementwise ops, sums over axes, and sums of
+cotangents.
 """
 
 from __future__ import annotations

@@ -53,13 +53,18 @@ def _extremum(name: str, evaluate: Callable[..., Any]) -> Op:
     def samples() -> Iterator[Sample]:
         yield from reduce_samples()
         yield Sample(
-            "ties", lambda rng: (np.array([[2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 1.0, 1.0]]),), {"axes": (1,)}, smooth=False
+            "ties",
+            lambda rng: (np.array([[2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 1.0, 1.0]]),),
+            {"axes": (1,)},
+            smooth=False,
         )
         yield Sample(
             "infinite", lambda rng: (np.array([[np.inf, 1.0, -np.inf], [np.inf, np.inf, 0.0]]),), {"axes": (1,)},
             smooth=False,
         )  # fmt: skip
-        yield Sample("nan", lambda rng: (np.array([[np.nan, 1.0], [2.0, 1.0]]),), {"axes": (1,)}, smooth=False)
+        yield Sample(
+            "nan", lambda rng: (np.array([[np.nan, 1.0], [2.0, 1.0]]),), {"axes": (1,)}, smooth=False
+        )
 
     op = define(
         Op(
@@ -90,7 +95,9 @@ def _logical(name: str, evaluate: Callable[..., Any]) -> Op:
 
     def samples() -> Iterator[Sample]:
         for axes in ((0, 1, 2), (0,), (1,), (0, 2)):
-            yield Sample(f"axes{axes}", lambda rng: (rng.random((2, 3, 4)) < 0.5,), {"axes": axes}, smooth=False)
+            yield Sample(
+                f"axes{axes}", lambda rng: (rng.random((2, 3, 4)) < 0.5,), {"axes": axes}, smooth=False
+            )
 
     op = define(
         Op(
@@ -269,8 +276,8 @@ def _like(x: Any, value: float) -> Any:
 def scale_for(largest: Any) -> Any:
     """A power of two, so that squares of numbers divided by it neither overflow nor underflow.
 
-    A power of two costs no rounding, and three of them reach: 1 as long as the largest magnitude is inside `limit`. For 0
-    it is 1 as well: the second derivative of norm(x)**2 there is that of x**2, in numbers of ordinary size.
+    A power of two costs no rounding, and three of them reach: 1 as long as the largest magnitude is inside `limit`. For
+    0 it is 1 as well: the second derivative of norm(x)**2 there is that of x**2, in numbers of ordinary size.
     """
     limit, far = (2.0**500, 2.0**600) if largest.dtype is float64 else (2.0**50, 2.0**90)
     tiny = logical_and(less(largest, 1.0 / limit), greater(largest, 0.0))

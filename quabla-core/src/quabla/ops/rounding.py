@@ -123,8 +123,8 @@ def round(x: Any, decimals: int = 0) -> Any:
 def mod(x: Any, y: Any) -> Any:
     """The remainder x - y * floor(x / y), elementwise with broadcasting: of the sign of `y`, as Python's `%`.
 
-    NaN where `y` is 0. The derivative in `x` is 1 and that in `y` -floor(x / y), at the jumps too. `remainder` is the same
-    function. Shapes, dtypes and errors as for `add`.
+    NaN where `y` is 0. The derivative in `x` is 1 and that in `y` -floor(x / y), at the jumps too. `remainder` is the
+    same function. Shapes, dtypes and errors as for `add`.
 
     Example:
         >>> import quabla as qb
@@ -148,8 +148,8 @@ def remainder(x: Any, y: Any) -> Any:
 def fmod(x: Any, y: Any) -> Any:
     """The remainder x - y * trunc(x / y), elementwise with broadcasting: of the sign of `x`, as C's `fmod`, and exact.
 
-    NaN where `y` is 0. The derivative in `x` is 1 and that in `y` -trunc(x / y), at the jumps too. Shapes, dtypes and errors
-    as for `add`.
+    NaN where `y` is 0. The derivative in `x` is 1 and that in `y` -trunc(x / y), at the jumps too. Shapes, dtypes and
+    errors as for `add`.
 
     Example:
         >>> import quabla as qb
@@ -162,8 +162,8 @@ def fmod(x: Any, y: Any) -> Any:
 def floor_divide(x: Any, y: Any) -> Any:
     """The largest integer <= x / y, elementwise with broadcasting, as a floating number; the same as `x // y`.
 
-    It agrees with `mod`: x is y * (x // y) + x % y up to rounding. Its derivative is 0. Shapes, dtypes and errors as for
-    `add`.
+    It agrees with `mod`: x is y * (x // y) + x % y up to rounding. Its derivative is 0. Shapes, dtypes and errors as
+    for `add`.
 
     Example:
         >>> import quabla as qb
@@ -196,8 +196,8 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
         max: the upper bound; where the bounds cross, it wins.
 
     Returns:
-        An array of the broadcast shape. Where an element lies on a bound, each of the two gets half of the derivative, as
-        in `maximum` and `minimum`; outside, the bound gets all of it.
+        An array of the broadcast shape. Where an element lies on a bound, each of the two gets half of the derivative,
+        as in `maximum` and `minimum`; outside, the bound gets all of it.
 
     Raises:
         ShapeError: the shapes do not broadcast.
@@ -236,7 +236,9 @@ def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -
     """
     x = operand(x, "nan_to_num")
     if x.dtype.kind != "f":
-        raise DtypeError(f"nan_to_num: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)")
+        raise DtypeError(
+            f"nan_to_num: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
+        )
     largest = float(np.finfo(x.dtype.numpy).max)
     out = where(equal(x, math.inf), largest if posinf is None else posinf, x)
     out = where(equal(x, -math.inf), -largest if neginf is None else neginf, out)

@@ -61,8 +61,8 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
         axis: the axis or axes along which the results add up to 1; all of them if None.
 
     Returns:
-        An array of the shape and dtype of `x`. An element of -inf gives 0; elements of inf share 1 evenly; where all are
-        -inf the result is NaN.
+        An array of the shape and dtype of `x`. An element of -inf gives 0; elements of inf share 1 evenly; where all
+        are -inf the result is NaN.
 
     Raises:
         DtypeError: `x` is bool.

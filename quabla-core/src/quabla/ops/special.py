@@ -27,14 +27,18 @@ def _by_element(function: Callable[[float], float]) -> Callable[[np.ndarray], np
 
 
 _FAR = (("far", ([-30.0, -6.0, 1e-20, -0.0, 0.5, 6.0, 27.0, np.inf, -np.inf, np.nan],)),)
-erf_op = elementwise("erf", lambda x, out: _ROOT * exp(neg(x * x)), evaluate=_by_element(math.erf), extra=_FAR)
-erfc_op = elementwise("erfc", lambda x, out: -_ROOT * exp(neg(x * x)), evaluate=_by_element(math.erfc), extra=_FAR)
+erf_op = elementwise(
+    "erf", lambda x, out: _ROOT * exp(neg(x * x)), evaluate=_by_element(math.erf), extra=_FAR
+)
+erfc_op = elementwise(
+    "erfc", lambda x, out: -_ROOT * exp(neg(x * x)), evaluate=_by_element(math.erfc), extra=_FAR
+)
 
 
 # --- the derivatives of sin(z) / z ------------------------------------------------------------------------------------
 #
-# f(z) = sin(z) / z satisfies z f(z) = sin(z), so z f^(k) + k f^(k-1) is the k-th derivative of the sine. For small z that
-# recurrence cancels, and the power series is used: f^(k)(z) is the sum over 2n >= k of
+# f(z) = sin(z) / z satisfies z f(z) = sin(z), so z f^(k) + k f^(k-1) is the k-th derivative of the sine. For small z
+# that recurrence cancels, and the power series is used: f^(k)(z) is the sum over 2n >= k of
 # (-1)^n z^(2n - k) / ((2n + 1) (2n - k)!).
 
 _TERMS = 15

@@ -20,8 +20,8 @@ Axes = int | tuple[int, ...] | None
 def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """The product of the elements of `x`, or the products along some axes.
 
-    Elements are multiplied in pairs, the products in pairs, and so on. Its derivatives are products too, so zeros among the
-    elements do no harm to them. Arguments and errors as for `sum`.
+    Elements are multiplied in pairs, the products in pairs, and so on. Its derivatives are products too, so zeros among
+    the elements do no harm to them. Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
@@ -94,10 +94,12 @@ def _variance(x: Any, axes: tuple[int, ...], ddof: float, where: str) -> Any:
     if type(ddof) not in (int, float):
         raise DtypeError(f"{where}: ddof is a number, got {ddof!r}")
     shape = x.shape
-    # Distances from the first element: the variance is the same, and equal elements have one of exactly 0. Their mean may
-    # be rounded, and a standard deviation of 1e-17 instead of 0 would have a slope of 1.
+    # Distances from the first element: the variance is the same, and equal elements have one of exactly 0. Their mean
+    # may be rounded, and a standard deviation of 1e-17 instead of 0 would have a slope of 1.
     start = (0,) * len(shape)
-    first = strided_slice(x, start, tuple(1 if a in axes else n for a, n in enumerate(shape)), (1,) * len(shape))
+    first = strided_slice(
+        x, start, tuple(1 if a in axes else n for a, n in enumerate(shape)), (1,) * len(shape)
+    )
     y = sub(x, stop_gradient(first))
     y = sub(y, spread(mean(y, axes), shape, axes))
     count = math.prod(shape[a] for a in axes)
@@ -138,5 +140,7 @@ def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
 def _floating(x: Any, name: str) -> Any:
     x = operand(x, name)
     if x.dtype.kind != "f":
-        raise DtypeError(f"{name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)")
+        raise DtypeError(
+            f"{name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
+        )
     return x

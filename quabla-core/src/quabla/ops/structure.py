@@ -64,8 +64,12 @@ def _astype_samples() -> Iterator[Sample]:
     from quabla.dtypes import bool_, float32, float64
 
     for to in (float32, float64, bool_):
-        yield Sample(f"to_{to}", lambda rng: (rng.normal(size=(3, 4)),), {"to": to, "weak": False}, smooth=False)
-    yield Sample("from_bool", lambda rng: (rng.random((3, 4)) < 0.5,), {"to": float64, "weak": False}, smooth=False)
+        yield Sample(
+            f"to_{to}", lambda rng: (rng.normal(size=(3, 4)),), {"to": to, "weak": False}, smooth=False
+        )
+    yield Sample(
+        "from_bool", lambda rng: (rng.random((3, 4)) < 0.5,), {"to": float64, "weak": False}, smooth=False
+    )
 
 
 astype_op: Op = define(
@@ -87,7 +91,7 @@ astype_op: Op = define(
 
 
 def broadcast(x: Any, shape: Shape, dims: Shape | None = None) -> Any:
-    """`x` repeated to `shape`. Axis i of `x` becomes axis `dims[i]` (by default the trailing axes); extents 1 stretch."""
+    """`x` repeated to `shape`. Axis i of `x` becomes axis `dims[i]` (by default the last ones); extents 1 stretch."""
     if x.aval.shape == shape:
         return x
     value = full_value(x)
@@ -261,7 +265,7 @@ transpose_op = define(
 
 
 def strided_slice(x: Any, start: Shape, stop: Shape, step: Shape) -> Any:
-    """Elements `start, start + step, ...` of each axis. A negative step runs down to `stop`, excluded, which may be -1."""
+    """Elements `start, start + step, ...` of each axis. A negative step runs down to `stop`, not in, which may be -1."""
     return bind(slice_op, (x,), {"start": start, "stop": stop, "step": step})
 
 
@@ -345,7 +349,9 @@ def padded_shape(shape: Shape, low: Shape, high: Shape, inner: Shape) -> Shape:
 
 def _pad_numpy(x: np.ndarray, *, low: Shape, high: Shape, inner: Shape) -> np.ndarray:
     out = np.zeros(padded_shape(x.shape, low, high, inner), x.dtype)
-    at = tuple(slice(b, b + (n - 1) * (i + 1) + 1, i + 1) for n, b, i in zip(x.shape, low, inner, strict=True))
+    at = tuple(
+        slice(b, b + (n - 1) * (i + 1) + 1, i + 1) for n, b, i in zip(x.shape, low, inner, strict=True)
+    )
     out[at] = x
     return out
 
@@ -358,7 +364,9 @@ def _pad_transpose(ct: Any, operands: Any, wanted: Any, *, low: Shape, high: Sha
 pad_op = define(
     Op(
         name="pad",
-        infer=lambda x, *, low, high, inner: aval_of(padded_shape(x.shape, low, high, inner), x.dtype, x.weak),
+        infer=lambda x, *, low, high, inner: aval_of(
+            padded_shape(x.shape, low, high, inner), x.dtype, x.weak
+        ),
         evaluate=_pad_numpy,
         linear=Jointly(),
         transpose=_pad_transpose,
@@ -368,10 +376,14 @@ pad_op = define(
         samples=lambda: iter(
             [
                 Sample(
-                    "sides", lambda rng: (rng.normal(size=(2, 3)),), {"low": (1, 0), "high": (2, 3), "inner": (0, 0)}
+                    "sides",
+                    lambda rng: (rng.normal(size=(2, 3)),),
+                    {"low": (1, 0), "high": (2, 3), "inner": (0, 0)},
                 ),
                 Sample(
-                    "inner", lambda rng: (rng.normal(size=(2, 3)),), {"low": (0, 2), "high": (1, 0), "inner": (2, 1)}
+                    "inner",
+                    lambda rng: (rng.normal(size=(2, 3)),),
+                    {"low": (0, 2), "high": (1, 0), "inner": (2, 1)},
                 ),
             ]
         ),
@@ -388,7 +400,9 @@ def concatenate(arrays: Any, axis: int) -> Any:
 def _concat_infer(*xs: ShapeDtype, axis: int) -> ShapeDtype:
     first = xs[0]
     extent = sum(x.shape[axis] for x in xs)
-    return aval_of((*first.shape[:axis], extent, *first.shape[axis + 1 :]), first.dtype, all(x.weak for x in xs))
+    return aval_of(
+        (*first.shape[:axis], extent, *first.shape[axis + 1 :]), first.dtype, all(x.weak for x in xs)
+    )
 
 
 def zeros_like(x: Any) -> Any:
@@ -442,4 +456,3 @@ concat_op = define(
         family="structural",
     )
 )
-

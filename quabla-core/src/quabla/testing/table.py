@@ -20,7 +20,7 @@ from quabla.arrays.tracer import bind, trace
 from quabla.backends.reference import build
 from quabla.dtypes import _BY_NUMPY, dtype, float32, float64
 from quabla.errors import UnsupportedOperationError
-from quabla.ir.op import Each, OPS, Op, Refused, Sample
+from quabla.ir.op import OPS, Each, Op, Refused, Sample
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.testing.numeric import (
@@ -95,7 +95,11 @@ def cases(dtypes: Sequence[dtype] = (float64, float32), smooth: bool | None = No
 
 def without_samples() -> list[str]:
     """The ops that the table does not reach."""
-    return [op.name for op in OPS.values() if op.name not in SOURCES and (op.samples is None or not list(op.samples()))]
+    return [
+        op.name
+        for op in OPS.values()
+        if op.name not in SOURCES and (op.samples is None or not list(op.samples()))
+    ]
 
 
 def types_of(arrays: Sequence[np.ndarray]) -> list[ShapeDtype]:
@@ -175,7 +179,9 @@ def _jvp_in(program: Program, i: int) -> Program:
         tangents = [args[-1] if j == i else None for j in range(len(program.inputs))]
         outs, moved = forward.jvp_values(frame, program, args[:-1], tangents)
         return [
-            frame.full(0, o.aval) if t is None else t for o, t in zip(outs, moved, strict=True) if o.dtype.kind == "f"
+            frame.full(0, o.aval) if t is None else t
+            for o, t in zip(outs, moved, strict=True)
+            if o.dtype.kind == "f"
         ]
 
     return trace(run, [*program.in_avals, program.in_avals[i]])[0]
@@ -211,7 +217,9 @@ def _differentiable(case: Case) -> bool:
             forward.jvp(program)
         except UnsupportedOperationError as refused:
             if case.op.jvp.why not in str(refused) or refused.op != case.op.name:
-                raise MismatchError(f"{case}: the refusal must name the op and say why, it says {refused}") from None
+                raise MismatchError(
+                    f"{case}: the refusal must name the op and say why, it says {refused}"
+                ) from None
             return False
         raise MismatchError(f"{case}: the jvp is refused, but was made")
     return True
@@ -241,12 +249,12 @@ def check_types(case: Case) -> None:
     if not isinstance(case.op.batch, Refused):
         mapped = [True] * len(program.inputs)
         batched, _ = batch.vmap(program, mapped, BATCH)
-        expect.append(("batch", batched.out_avals, [aval_of((BATCH, *a.shape), a.dtype) for a in program.out_avals]))
+        expect.append(
+            ("batch", batched.out_avals, [aval_of((BATCH, *a.shape), a.dtype) for a in program.out_avals])
+        )
     for what, got, wanted in expect:
         if [(a.shape, a.dtype) for a in got] != [(a.shape, a.dtype) for a in wanted]:
             raise MismatchError(f"{case}: {what}s have types {list(got)}, expected {list(wanted)}")
-
-
 
 
 def check_derivative(case: Case) -> None:
@@ -268,7 +276,10 @@ def check_second_derivative(case: Case) -> None:
     x, rng = case.operands(), case.rng
     program = case.program()
     once = forward.jvp(program), [*x, *(random_like(rng, a) for a in floating(x))]
-    back = reverse.vjp(program), [*x, *(random_like(rng, np.empty(a.shape)) for a in floating(program.out_avals))]
+    back = (
+        reverse.vjp(program),
+        [*x, *(random_like(rng, np.empty(a.shape)) for a in floating(program.out_avals))],
+    )
     for name, (derived, operands) in (("JVP", once), ("VJP", back)):
         forward_agrees_with_differences(f"{case}, {name}", derived, operands, rng)
         reverse_transposes_forward(f"{case}, {name}", derived, operands, rng)
@@ -291,7 +302,9 @@ def check_rules_agree(case: Case) -> None:
 
     transposed = trace(run, [*program.in_avals, program.out_avals[0]])[0]
     expected = run_reference(pullback_of(program, wanted), [*x, ct])
-    assert_close(f"{case}: transpose against vjp", run_reference(transposed, [*x, ct]), expected, 1e-12, 1e-12)
+    assert_close(
+        f"{case}: transpose against vjp", run_reference(transposed, [*x, ct]), expected, 1e-12, 1e-12
+    )
 
 
 def check_batch(case: Case) -> None:
@@ -313,7 +326,9 @@ def check_batch(case: Case) -> None:
         ]
         expected = [np.stack(results) for results in zip(*loop, strict=True)]
         tolerance = 1e-13 if case.dtype is float64 else 1e-5
-        assert_close(f"{case}: mapped {mapped}", run_reference(batched, stacked), expected, tolerance, tolerance)
+        assert_close(
+            f"{case}: mapped {mapped}", run_reference(batched, stacked), expected, tolerance, tolerance
+        )
 
 
 def _other_operands(case: Case, k: int) -> list[np.ndarray]:
@@ -347,7 +362,9 @@ def check_singular_points(case: Case) -> None:
             (alone,) = run_reference(_jvp_in(program, i), [*x, tangents[k]])
             tolerance = 1e-12 if alone.dtype == grads[k].dtype else 1e-6  # float32 after a cast
             alone = alone.astype(grads[k].dtype)
-            assert_close(f"{case}: reverse and forward mode in operand {i}", [grads[k]], [alone], tolerance, 0.0)
+            assert_close(
+                f"{case}: reverse and forward mode in operand {i}", [grads[k]], [alone], tolerance, 0.0
+            )
         finite = np.logical_and.reduce([np.isfinite(a) for a in (*floating(x), *values)])
     else:
         finite = np.array(all(np.isfinite(a).all() for a in (*floating(x), *values)))
@@ -356,7 +373,12 @@ def check_singular_points(case: Case) -> None:
     _between_its_sides(case, program, x, tangents, finite)
     twice = run_reference(forward.jvp(forward.jvp(program)), [*x, *tangents, *tangents, *tangents])
     back = run_reference(forward.jvp(reverse.vjp(program)), [*x, *cts, *tangents, *cts])
-    for what, arrays in (("first", moved), ("first", grads), ("second", floating(twice)), ("second", floating(back))):
+    for what, arrays in (
+        ("first", moved),
+        ("first", grads),
+        ("second", floating(twice)),
+        ("second", floating(back)),
+    ):
         for a in arrays:
             where = finite if a.shape == finite.shape else np.broadcast_to(finite.all(), a.shape)
             if not np.isfinite(a[where]).all():
@@ -381,7 +403,9 @@ def _between_its_sides(
         sides = []
         here = floating(run_reference(program, x))
         for h in (step, -step):
-            there = floating(run_reference(program, [a if b is None else a + h * b for a, b in zip(x, t, strict=True)]))
+            there = floating(
+                run_reference(program, [a if b is None else a + h * b for a, b in zip(x, t, strict=True)])
+            )
             with np.errstate(invalid="ignore"):
                 sides.append([(b - a) / h for a, b in zip(here, there, strict=True)])
         for got, left, right in zip(moved, *sides, strict=True):

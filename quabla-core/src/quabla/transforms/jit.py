@@ -118,7 +118,8 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
     except (TypeError, ValueError):
         if any(i < 0 for i in numbers):
             raise DtypeError(
-                f"jit: a negative static_argnums {argnums!r} needs to know the parameters of {name_of(fun)}, which it does "
+                f"jit: a negative static_argnums {argnums!r} needs to know the parameters of {name_of(fun)}, "
+                "which it does "
                 "not tell; count from the front"
             ) from None
         return tuple(numbers), tuple(names)

@@ -1,7 +1,7 @@
 """`Compiler`, `Program`, `Executable`: the layer below `jit`, in which inputs are told apart by name.
 
-`Compiler().trace(f, specs)` traces a function of named arrays; the Program can be read, differentiated, saved, and compiled
-for a device; the Executable takes a dict of arrays. `jit(f).lower(...).program` is such a Program, too.
+`Compiler().trace(f, specs)` traces a function of named arrays; the Program can be read, differentiated, saved, and
+compiled for a device; the Executable takes a dict of arrays. `jit(f).lower(...).program` is such a Program, too.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Program:
     def as_stablehlo(self) -> str:
         """The program as a StableHLO module in MLIR's text form, regions included.
 
-        Other compilers read it. Functions that StableHLO itself lacks (`erf`, `arcsin`) are taken from CHLO, the dialect
-        that goes with it. What neither has an op for (LU factorisation) appears as a `custom_call` of a target whose name
-        begins with `quabla.`, which only Quabla can run.
+        Other compilers read it. Functions that StableHLO itself lacks (`erf`, `arcsin`) are taken from CHLO, the
+        dialect that goes with it. What neither has an op for (LU factorisation) appears as a `custom_call` of a target
+        whose name begins with `quabla.`, which only Quabla can run.
         """
         from quabla.ir.stablehlo import stablehlo_text
         from quabla.ir.stablehlo_rules import RULES
@@ -250,7 +250,8 @@ class Program:
     def _only(self, what: str) -> None:
         if self.ordered:
             raise UnsupportedOperationError(
-                f"{what}: the results of this program are ordered, and there is one only of a program that Compiler.trace "
+                f"{what}: the results of this program are ordered, and there is one only of a program that "
+                "Compiler.trace "
                 "made of a function with one result; transform the function before it is lowered",
                 op=what,
             )
@@ -365,7 +366,8 @@ class Compiler:
 
         Args:
             function: takes an array per spec, positionally; returns an array, or a container of them.
-            input_specs: per input `(name, shape)`, `(name, shape, dtype)` or `(name, ShapeDtype)`; float64 unless given.
+            input_specs: per input `(name, shape)`, `(name, shape, dtype)` or `(name, ShapeDtype)`; float64 unless
+                given.
 
         Returns:
             The program. If the function returns one array, so does the program; otherwise a list of the leaves.

@@ -153,7 +153,7 @@ def _constant(document: ProgramFile, index: int, data: bytes) -> Tensor:
     return wrap_as(raw.astype(aval.dtype.numpy).reshape(aval.shape), aval)
 
 
-# --- rules of custom derivatives, which are programs with a name -------------------------------------------------------
+# --- rules of custom derivatives, which are programs with a name ----------------------------------------------------
 
 
 def _encode_rule(value: Any, add: Callable[[ir.Program], int]) -> Any:
