@@ -118,7 +118,8 @@ def broadcast_shapes(where: str, *shapes: Shape) -> Shape:
                 if extent not in (1, n):
                     listed = " and ".join(str(s) for s in shapes)
                     raise ShapeError(
-                        f"{where}: shapes {listed} do not broadcast: axis {axis} has {extent} and {n} elements"
+                        f"{where}: shapes {listed} do not broadcast: axis {axis} has {extent} and {n} elements; "
+                        "extents must be equal or 1, and x[:, None] or quabla.expand_dims inserts an axis of 1"
                     )
                 extent = n
         out.append(extent)

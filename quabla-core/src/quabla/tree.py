@@ -109,8 +109,12 @@ class TreeDef:
     def order(self) -> tuple[Any, ...]:
         return self.keys if self.spec == LEAF or self.spec[3].keys is None else self.spec[3].keys
 
+    def shown(self) -> str:
+        """The structure as an expression in which * stands for a leaf, for messages: "{'w': *, 'b': *}"."""
+        return _shown(self.spec)
+
     def __repr__(self) -> str:
-        return f"TreeDef({_shown(self.spec)})"
+        return f"TreeDef({self.shown()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TreeDef, (self.spec, self.num_leaves)

@@ -36,7 +36,7 @@ def zeros(shape: Any, dtype: Any = None) -> Tensor:
         >>> qb.zeros((2, 3)).tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    return wrap(np.zeros(as_shape(shape, "zeros"), _numpy_dtype(dtype)))
+    return wrap(np.zeros(as_shape(shape, "zeros"), _numpy_dtype(dtype, "zeros")))
 
 
 def ones(shape: Any, dtype: Any = None) -> Tensor:
@@ -47,7 +47,7 @@ def ones(shape: Any, dtype: Any = None) -> Tensor:
         >>> qb.ones(2, dtype=qb.float32)
         Tensor([1., 1.], dtype=float32)
     """
-    return wrap(np.ones(as_shape(shape, "ones"), _numpy_dtype(dtype)))
+    return wrap(np.ones(as_shape(shape, "ones"), _numpy_dtype(dtype, "ones")))
 
 
 _MISSING: Any = object()
@@ -223,7 +223,12 @@ def eye(n: Any, m: Any = None, dtype: Any = None) -> Tensor:
     return wrap(np.eye(rows, columns, dtype=_numpy_dtype(dtype)))
 
 
-def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
+def _numpy_dtype(dtype: Any, where: str = "") -> np.dtype[Any]:
+    if type(dtype) is int and where:
+        raise DtypeError(
+            f"{where}: dtype {dtype!r} is not supported; use float64, float32 or bool_ "
+            f"(the shape is one tuple, as in {where}((2, 3)))"
+        )
     found: np.dtype[Any] = (float64 if dtype is None else as_dtype(dtype)).numpy
     return found
 

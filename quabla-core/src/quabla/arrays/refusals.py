@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import linecache
 import sys
-from types import FrameType
+from collections import Counter
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from quabla.errors import TracerError
+from quabla.errors import QuablaError, TracerError
 
-__all__ = ["OPERATORS", "Refusals", "concrete_needed", "user_line"]
+__all__ = ["OPERATORS", "Refusals", "concrete_needed", "endless_recursion", "name_line", "user_line"]
 
 # The ufuncs that NumPy's own operators call, and what Python calls on the right operand in their place.
 OPERATORS: dict[np.ufunc, tuple[str, str]] = {
@@ -39,13 +40,64 @@ def user_line() -> str:
     """The innermost source line outside Quabla and NumPy, as `" (at model.py, line 12: y = float(x))"`, or ""."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        package = (frame.f_globals.get("__name__") or "").partition(".")[0]
-        if package != "numpy" and not package.startswith("quabla"):
-            path, number = frame.f_code.co_filename, frame.f_lineno
-            source = linecache.getline(path, number, frame.f_globals).strip()
-            return f" (at {path}, line {number}{': ' if source else ''}{source})"
+        if _is_users(frame):
+            return _described(frame, frame.f_lineno)
         frame = frame.f_back
     return ""
+
+
+def _is_users(frame: FrameType) -> bool:
+    package = (frame.f_globals.get("__name__") or "").partition(".")[0]
+    return package != "numpy" and not package.startswith("quabla")
+
+
+def _described(frame: FrameType, number: int) -> str:
+    path = frame.f_code.co_filename
+    source = linecache.getline(path, number, frame.f_globals).strip()
+    return f" (at {path}, line {number}{': ' if source else ''}{source})"
+
+
+def name_line(error: QuablaError) -> None:
+    """Add to the message of an error that passes through a trace the user's line from which it came.
+
+    The traceback ends where the trace was begun, so the line is one of the traced function. There is none if that
+    function is one of Quabla's own; then an enclosing trace adds its line.
+    """
+    if " (at " in str(error):
+        return
+    found = ""
+    step: TracebackType | None = error.__traceback__
+    while step is not None:
+        if _is_users(step.tb_frame):
+            found = _described(step.tb_frame, step.tb_lineno)
+        step = step.tb_next
+    if found:
+        error.args = (f"{error}{found}", *error.args[1:])
+
+
+_MANY = 20  # so often on one stack, a function calls itself without end
+
+
+def endless_recursion(error: RecursionError) -> RecursionError | None:
+    """What to say of a function that calls itself without end while it is traced; None if there is none."""
+    lines: dict[CodeType, str] = {}
+    count: Counter[CodeType] = Counter()
+    step: TracebackType | None = error.__traceback__
+    while step is not None:
+        if _is_users(step.tb_frame):
+            code = step.tb_frame.f_code
+            count[code] += 1
+            if count[code] == 2:
+                lines[code] = _described(step.tb_frame, step.tb_lineno)
+        step = step.tb_next
+    for code, n in count.items():
+        if n >= _MANY:
+            return RecursionError(
+                f"{code.co_name} calls itself without end while it is traced: a condition on a traced value does not "
+                "stop it, since both outcomes are traced. Let a Python number count the calls, or write a loop with "
+                f"quabla.while_loop or quabla.fori_loop{lines[code]}"
+            )
+    return None
 
 
 def concrete_needed(x: Any, what: str, remedy: str = _KEEP) -> TracerError:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.refusals import user_line
+from quabla.arrays.refusals import endless_recursion, name_line, user_line
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.errors import TracerError
+from quabla.errors import QuablaError, TracerError
 from quabla.ir.op import Op, Refused, define
 from quabla.ir.program import Node, Program, Value, prune
 from quabla.shapes import ShapeDtype, aval_of
@@ -57,6 +57,8 @@ class TraceTensor(Value):
 
 _new = object.__new__
 
+new_nodes: Callable[[], list[Node]] = list  # another kind of list where somebody listens to what is recorded
+
 
 class Frame:
     """A trace in progress: the nodes recorded so far.
@@ -72,7 +74,7 @@ class Frame:
         self.open = True  # whether an op on values of this frame is recorded here: live, and no region is traced within
         self.inputs: list[TraceTensor] = []
         self.names: list[str] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[Node] = new_nodes()
         self.seen: dict[Any, Any] = {}
         self.captures: dict[TraceTensor, TraceTensor] = {}  # a value of an outer frame -> the input that is it here
         self.sources: list[Any] = []  # keeps the tensors in `seen` alive, since they are known by id there
@@ -264,6 +266,14 @@ def trace(
     try:
         args = [frame.input(a, names[i] if names else f"x{i}") for i, a in enumerate(in_avals)]
         outputs = tuple([frame.lift(x) for x in fun(*args)])
+    except QuablaError as error:
+        name_line(error)
+        raise
+    except RecursionError as error:
+        plain = endless_recursion(error) if frame.depth == 0 else None
+        if plain is None:
+            raise
+        raise plain from None
     finally:
         frame.live = frame.open = False
         stack.pop()

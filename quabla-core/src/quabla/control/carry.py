@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from quabla import tree
+from quabla.arrays.tensor import Tensor
 from quabla.control.regions import weak_numbers, with_output_types
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import cast
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.staging import name_of, take_apart
 
-__all__ = ["Carry", "settle", "take_carry"]
+__all__ = ["Carry", "keep", "settle", "take_carry"]
 
 
 @dataclass(slots=True)
@@ -86,7 +87,8 @@ def _agreed(where: str, fun: Any, carry: Carry, i: int, before: ShapeDtype, afte
     at = f" at {path}" if path else ""
     if before.shape != after.shape:
         raise ShapeError(
-            f"{where}: the carry must keep its shape, but {name_of(fun)} takes {before}{at} and returns {after}"
+            f"{where}: the carry must keep its shape, but {name_of(fun)} takes {before}{at} and returns {after}; give "
+            "the initial carry the final shape, or collect results with quabla.scan"
         )
     if before.dtype is after.dtype:
         return aval_of(before.shape, before.dtype, before.weak and after.weak)
@@ -108,8 +110,27 @@ def same_structure(where: str, fun: Any, carry: Carry, result: Any) -> None:
     """
     if result != carry.treedef:
         raise ShapeError(
-            f"{where}: {name_of(fun)} must return a carry of the structure that it takes, {carry.treedef}; it returned "
-            f"{result}"
+            f"{where}: {name_of(fun)} must return a carry of the structure that it takes, {carry.treedef.shown()}; it "
+            f"returned {result.shown()}"
         )
 
 
+def keep(where: str, fun: Any, before: Any, after: Any) -> None:
+    """Check a step that ran on concrete arrays: it is held to what a traced one is.
+
+    Args:
+        where: the loop, for messages.
+        fun: the user's step, for messages.
+        before: the carry that it took.
+        after: the carry that it returned.
+
+    Raises:
+        ShapeError: another structure or shape.
+        DtypeError: another dtype, or a leaf that is no array.
+    """
+    if type(before) is type(after) is Tensor and before.aval is after.aval:
+        return
+    taken, returned = take_carry(where, before), take_carry(where, after)
+    same_structure(where, fun, taken, returned.treedef)
+    for i, (x, y) in enumerate(zip(taken.arrays, returned.arrays, strict=True)):
+        _agreed(where, fun, taken, i, x.aval, y.aval)

@@ -200,8 +200,8 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     (true, false), captures = merge_captures((yes, no))
     avals = same_result(
         "cond",
-        (name_of(true_fun), yes.result, true.out_avals),
-        (name_of(false_fun), no.result, false.out_avals),
+        (f"true_fun ({name_of(true_fun)})", yes.result, true.out_avals),
+        (f"false_fun ({name_of(false_fun)})", no.result, false.out_avals),
     )
     params = {"true": with_output_types(true, avals), "false": with_output_types(false, avals)}
     outs = bind(cond_op, (p, *call.arrays, *captures), params)

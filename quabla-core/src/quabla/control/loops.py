@@ -8,9 +8,9 @@ from typing import Any
 
 from quabla import tree
 from quabla.arrays.tracer import TraceTensor
-from quabla.control.carry import Carry, same_structure, settle, take_carry
-from quabla.control.regions import functions, is_traced, results
+from quabla.control.carry import Carry, keep, same_structure, settle, take_carry
 from quabla.control.derive import Parts, index_aval
+from quabla.control.regions import functions, is_traced, results
 from quabla.control.scan import bind_scan
 from quabla.dtypes import float64
 from quabla.errors import DtypeError, ShapeError
@@ -131,7 +131,8 @@ def fori_loop(
     if unroll or not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
         carry = init_val
         for i in range(low, high):
-            carry = body_fun(i, carry, *operands)
+            before, carry = carry, body_fun(i, carry, *operands)
+            keep("fori_loop", body_fun, before, carry)
         return carry
     taken = take_carry("fori_loop", init_val)
     given = take_apart(body_fun, tuple(operands), {})
@@ -210,6 +211,7 @@ def _unrolled(f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Se
         out = f(carry, x, *operands)
         if not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise DtypeError(f"scan: {name_of(f)} must return a pair (carry, result), it returned {out!r}")
+        keep("scan", f, carry, out[0])
         carry, y = out
         ys.append(as_outputs(f, y))
     stacked = [stack([arrays[j] for arrays, _ in ys]) for j in range(len(ys[0][0]))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from quabla.transforms.staging import Result, Staged, a_kind, as_outputs
 
 __all__ = [
     "evaluate", "functions", "is_traced", "lifted", "mapped", "merge_captures", "moved", "results", "safe_lanes",
-    "same_result", "split", "used", "weak_numbers", "with_output_types",
+    "same_result", "split", "used", "watched", "weak_numbers", "with_output_types",
 ]  # fmt: skip
 
 
@@ -54,8 +55,24 @@ def lifted(operands: Sequence[Any]) -> list[Any]:
     return [frames()[-1].lift(x) for x in operands]
 
 
+_watcher: Callable[[Program, Sequence[np.ndarray]], list[np.ndarray]] | None = None
+
+
+@contextlib.contextmanager
+def watched(watcher: Callable[[Program, Sequence[np.ndarray]], list[np.ndarray]] | None) -> Iterator[None]:
+    """Let `watcher` evaluate regions meanwhile (in all threads; `debug_nans` looks into loops this way)."""
+    global _watcher
+    before, _watcher = _watcher, watcher
+    try:
+        yield
+    finally:
+        _watcher = before
+
+
 def evaluate(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a program node by node on NumPy arrays: the meaning of a region."""
+    if _watcher is not None:
+        return _watcher(program, arrays)
     env: dict[Value, Any] = dict(zip(program.inputs, arrays, strict=True))
     for node in program.nodes:
         out = node.op.evaluate(*[env[v] for v in node.inputs], **node.params)
@@ -169,7 +186,8 @@ def same_result(where_: str, first: tuple[Any, Result, Any], second: tuple[Any, 
     (name, result, avals), (other_name, other, other_avals) = first, second
     if result.treedef != other.treedef:
         raise ShapeError(
-            f"{where_}: {name} and {other_name} return different structures: {result.treedef} and {other.treedef}"
+            f"{where_}: {name} returns the structure {result.treedef.shown()}, but {other_name} "
+            f"{other.treedef.shown()}; both must return the same"
         )
     out = []
     paths = tree.paths(result.treedef)

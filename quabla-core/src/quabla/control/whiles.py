@@ -8,7 +8,7 @@ from typing import Any
 from quabla import tree
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
-from quabla.control.carry import same_structure, settle, take_carry
+from quabla.control.carry import keep, same_structure, settle, take_carry
 from quabla.control.derive import index_aval
 from quabla.control.regions import functions, is_traced, merge_captures, results
 from quabla.control.while_op import bind_while
@@ -127,7 +127,8 @@ def _eager(cond_fun: Any, body_fun: Any, init: Any, operands: Sequence[Any], max
             raise DtypeError("while_loop: the predicate escaped its trace; please report this")
         if not go.numpy().item():
             break
-        carry = body_fun(carry, *operands)
+        before, carry = carry, body_fun(carry, *operands)
+        keep("while_loop", body_fun, before, carry)
         steps += 1
     return carry
 

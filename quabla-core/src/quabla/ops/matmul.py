@@ -238,7 +238,7 @@ def matmul(x: Any, y: Any) -> Any:
     if x.shape[-1] != y.shape[inner_y]:
         raise ShapeError(
             f"matmul: shapes {x.shape} and {y.shape} do not fit: the last axis of the first has {x.shape[-1]} "
-            f"elements, axis {inner_y} of the second has {y.shape[inner_y]}"
+            f"elements, axis {inner_y} of the second has {y.shape[inner_y]}{_turned(x.shape, y.shape)}"
         )
     depth = max(x.ndim, y.ndim, 2) - 2
     leading = list(range(depth))  # labels of the leading axes, aligned at the right
@@ -251,6 +251,15 @@ def matmul(x: Any, y: Any) -> Any:
     xs = ["k"] if x.ndim == 1 else [*leading[depth - (x.ndim - 2) :], "m", "k"]
     ys = ["k"] if y.ndim == 1 else [*leading[depth - (y.ndim - 2) :], "k", "n"]
     return product(x, xs, y, ys, [*leading, *(a for a in (*xs, *ys) if a in ("m", "n"))])
+
+
+def _turned(x: Shape, y: Shape) -> str:
+    """Which operand would fit if its last two axes were swapped, for the message."""
+    if len(y) > 1 and x[-1] == y[-1]:
+        return "; they would fit with the second transposed, as in quabla.swapaxes(y, -1, -2)"
+    if len(x) > 1 and x[-2] == y[0 if len(y) == 1 else -2]:
+        return "; they would fit with the first transposed, as in quabla.swapaxes(x, -1, -2)"
+    return ""
 
 
 def dot(x: Any, y: Any) -> Any:

@@ -7,12 +7,12 @@ straight to the op when the other operand is an array or a Python number, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from quabla.arrays.convert import as_operand
-from quabla.arrays.refusals import Refusals, concrete_needed
+from quabla.arrays.refusals import Refusals, concrete_needed, user_line
 from quabla.arrays.tensor import Array, SizeError, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView, slice_bounds, view_of
@@ -182,6 +182,12 @@ class Methods:
 
     def __getitem__(self, key: Any) -> Any:
         return index.getitem(operand(self, "indexing"), key)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError(
+            f"setting elements: arrays are immutable, and so is this {self.aval!r}; "  # type: ignore[attr-defined]
+            f"make a new one with quabla.where(mask, new, x), quabla.concat or quabla.stack{user_line()}"
+        )
 
     def __len__(self) -> int:
         extents: tuple[int, ...] = self.shape  # type: ignore[attr-defined]

@@ -61,9 +61,9 @@ def _completed(shape: Any, x: Any) -> Shape:
     for n in known:
         size *= n
     if x.size != size if not free else x.size % size:
+        why = f": {x.size} is no multiple of {size}" if free else f" with {size}; one extent may be -1, to be worked out"
         raise ShapeError(
-            f"reshape: an array of shape {x.shape} has {x.size} elements, which do not fit shape {given}"
-            + ("" if free else f" with {size}")
+            f"reshape: an array of shape {x.shape} has {x.size} elements, which do not fit shape {given}{why}"
         )
     return (*known[: free[0]], x.size // size, *known[free[0] :]) if free else known
 
@@ -338,10 +338,13 @@ def concat(arrays: Sequence[Any], axis: int = 0) -> Any:
         raise ShapeError(f"concat: takes arrays of rank 1 or more, got shapes {_shapes(xs)}; use stack for scalars")
     at = normalize_axis(axis, first.ndim, "concat")
     for x in xs:
-        if x.ndim != first.ndim or any(
-            m != n for a, (m, n) in enumerate(zip(x.shape, first.shape, strict=True)) if a != at
-        ):
-            raise ShapeError(f"concat: shapes {_shapes(xs)} must agree except along axis {at}")
+        if x.ndim != first.ndim:
+            raise ShapeError(f"concat: the arrays must have one number of axes, got shapes {_shapes(xs)}")
+        for a, (m, n) in enumerate(zip(first.shape, x.shape, strict=True)):
+            if m != n and a != at:
+                raise ShapeError(
+                    f"concat: shapes {_shapes(xs)} must agree except along axis {at}: axis {a} has {m} and {n} elements"
+                )
     return concatenate(xs, at)
 
 
@@ -366,19 +369,23 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     """
     xs = _several(arrays, "stack")
     if any(x.shape != xs[0].shape for x in xs):
-        raise ShapeError(f"stack: the arrays must have one shape, got {_shapes(xs)}")
+        raise ShapeError(
+            f"stack: the arrays must have one shape, got {_shapes(xs)}; quabla.concat joins along an axis that is there"
+        )
     at = normalize_axis(axis, xs[0].ndim + 1, "stack")
     return concatenate([reshape_to(x, (*x.shape[:at], 1, *x.shape[at:])) for x in xs], at)
 
 
 def _several(arrays: Any, where: str) -> list[Any]:
     if not isinstance(arrays, (tuple, list)) or not arrays:
-        raise ShapeError(f"{where}: takes a list or tuple of at least one array, got {_described(arrays)}")
+        raise ShapeError(
+            f"{where}: takes a list or tuple of at least one array, as in {where}([x, y]); got {_described(arrays)}"
+        )
     return promote(arrays, where, bools=True)
 
 
 def _described(x: Any) -> str:
-    return f"an empty {type(x).__name__}" if isinstance(x, (tuple, list)) else f"a {type(x).__name__}"
+    return f"an empty {type(x).__name__}" if isinstance(x, (tuple, list)) else f"one {type(x).__name__}"
 
 
 def _shapes(xs: Sequence[Any]) -> str:

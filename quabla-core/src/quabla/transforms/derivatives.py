@@ -291,7 +291,9 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             "jvp(f, (x,), (t,))"
         )
     if len(primals) != len(tangents):
-        raise ShapeError(f"jvp: {len(primals)} primals but {len(tangents)} tangents")
+        raise ShapeError(
+            f"jvp: {len(primals)} primals but {len(tangents)} tangents; give {name_of(fun)} one per argument"
+        )
     return Forward(fun, len(primals))(*primals, *_adopt(tuple(tangents), tuple(primals)))  # type: ignore[no-any-return]
 
 

@@ -105,13 +105,17 @@ class Batched(Transform):
         sizes = {n for *_, n in seen}
         if not sizes:
             raise ShapeError(
-                "vmap: at least one argument must be mapped, and none is; give one an axis in in_axes"
+                f"vmap: at least one argument must be mapped, and none of {name_of(self.fun)} is: give one an axis in "
+                "in_axes, and pass arrays, since Python numbers are static and never mapped"
             )
         if len(sizes) > 1:
             shown = "; ".join(
                 f"{name} of type {aval} has {n} along axis {axis}" for name, aval, axis, n in seen
             )
-            raise ShapeError(f"vmap: the mapped axes have different sizes: {shown}")
+            raise ShapeError(
+                f"vmap: the mapped axes of {name_of(self.fun)} have different sizes: {shown}; choose the axes with "
+                "in_axes, None for what is the same for all examples"
+            )
         return axes, sizes.pop()
 
     def _out_axes(self, result: Any) -> list[int | None]:
