@@ -212,7 +212,7 @@ class _Custom:
 
 
 @final
-class custom_jvp(_Custom):
+class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functions beside it
     """A function whose forward-mode derivative is given by a rule; reverse mode transposes the rule.
 
     Args:
@@ -438,7 +438,7 @@ custom_vjp_op = define(
 
 
 @final
-class custom_vjp(_Custom):
+class custom_vjp(_Custom):  # noqa: N801
     """A function whose reverse-mode derivative is given by two functions. Forward mode is refused.
 
     Args:

@@ -65,7 +65,7 @@ def tan(x: Any) -> Any:
 
 
 def arcsin(x: Any) -> Any:
-    """The angle in [-pi/2, pi/2] whose sine is `x`, elementwise; NaN where abs(x) > 1. At -1 and 1 its derivative is inf.
+    """The angle in [-pi/2, pi/2] whose sine is `x`, elementwise; NaN where abs(x) > 1. Its slope at -1 and 1 is inf.
 
     Example:
         >>> import quabla as qb

@@ -265,7 +265,7 @@ transpose_op = define(
 
 
 def strided_slice(x: Any, start: Shape, stop: Shape, step: Shape) -> Any:
-    """Elements `start, start + step, ...` of each axis. A negative step runs down to `stop`, not in, which may be -1."""
+    """Elements `start, start + step, ...` of each axis. A negative step ends before `stop`, which may be -1."""
     return bind(slice_op, (x,), {"start": start, "stop": stop, "step": step})
 
 
