@@ -131,6 +131,7 @@ from quabla.shapes import ShapeDtype
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
 from quabla.transforms.jit import jit
+from quabla.transforms.nans import debug_nans
 from quabla.transforms.programs import Compiler, Executable, Program
 from quabla.transforms.storage import load_program
 from quabla.transforms.vmap import vmap
@@ -147,7 +148,7 @@ __all__ = [
     "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "arccos", "arccosh",
     "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "array", "asarray",
     "astype", "atan2", "bool_", "broadcast_to", "cbrt", "ceil", "checkpoint", "cholesky", "clip", "concat",
-    "cond", "cos", "cosh", "cross", "cumprod", "cumsum", "custom_jvp", "custom_vjp", "devices", "diag",
+    "cond", "cos", "cosh", "cross", "cumprod", "cumsum", "custom_jvp", "custom_vjp", "debug_nans", "devices", "diag",
     "diagonal", "diff", "div", "dot", "dtype", "einsum", "equal", "erf", "erfc", "exp", "exp2",
     "expand_dims", "expm1", "eye", "flip", "float32", "float64", "floor", "floor_divide", "fmod",
     "fori_loop", "full", "full_like", "gelu", "grad", "greater", "greater_equal", "hessian", "hypot",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from quabla.arrays.tracer import innermost
+from quabla.arrays.tracer import LIVE, innermost
 from quabla.backends import registry
 from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.shapes import ShapeDtype
@@ -119,20 +119,20 @@ class CompiledFunction:
             DtypeError: the structure, a dtype or a static value is another.
             TracerError: an argument is a traced value.
         """
-        return self._guard(None, args, kwargs)
+        return (self._slow if LIVE else self._guard)(None, args, kwargs)
 
     def _slow(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         t = self._transform
         call = take_apart(t, args, kwargs, t.as_arrays, t.static_argnums, static_names=t.static_argnames)
         if innermost(call.arrays) is not None:
             raise TracerError(
-                f"{name_of(t)}: a function compiled ahead of time takes concrete arrays only, and was called with traced "
-                "values; inside a transformed function call the function itself"
+                f"{name_of(t)}: a function compiled ahead of time takes concrete arrays only, and was called with "
+                "traced values; inside a transformed function call the function itself"
             )
         wanted = self._compiled.call
         if call.key != wanted.key and not _weaker(call, wanted):
             raise _mismatch(name_of(t), call, wanted)
-        return self._compiled.run(call.arrays)
+        return dispatch.run(t, call, self._compiled)
 
 
 def _weaker(call: Call, wanted: Call) -> bool:
@@ -150,8 +150,8 @@ def _mismatch(name: str, call: Call, wanted: Call) -> ShapeError | DtypeError:
     )
     kind = ShapeError if shapes_only else DtypeError
     return kind(
-        f"{name}: compiled for {wanted.shown()}, called with {call.shown()}; lower it again for these arguments, or use "
-        "quabla.jit, which compiles for each new signature"
+        f"{name}: compiled for {wanted.shown()}, called with {call.shown()}; lower it again for these arguments, or "
+        "use quabla.jit, which compiles for each new signature"
     )
 
 

@@ -46,9 +46,13 @@ from quabla.transforms.staging import Call, Result, Staged, as_outputs, inline, 
 if TYPE_CHECKING:
     from quabla.transforms.transform import Transform
 
-__all__ = ["Compiled", "make_guard", "slow_call", "stage_call", "warn_of_float64"]
+__all__ = ["CHECKS", "Compiled", "make_guard", "run", "slow_call", "stage_call", "warn_of_float64"]
 
 _inserting = threading.Lock()
+
+# What looks at the results of each call, `(transform, call, outputs)`. Whoever adds to it also adds to `LIVE`,
+# so that calls come this way and not through a guard.
+CHECKS: list[Callable[[Any, Call, Any], None]] = []
 
 _CHAIN = 32  # the longest chain of guards
 
@@ -62,10 +66,6 @@ class Compiled:
     executable: Executable
     call: Call
     result: Result
-
-    def run(self, arrays: Any) -> Any:
-        """Run it on the array leaves of a call."""
-        return self.result.put_together(self.executable(*arrays))
 
 
 def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,7 +94,7 @@ def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any
             if found is None:
                 _check_limit(transform, call)
                 found = _compile(transform, call, stage_call(transform, call))
-    return found.run(call.arrays)
+    return run(transform, call, found)
 
 
 def _call_within_trace(transform: Transform, call: Call) -> Any:
@@ -109,7 +109,15 @@ def _call_within_trace(transform: Transform, call: Call) -> Any:
     staged = stage_call(transform, call)
     if staged.captures:
         return staged.result.put_together(inline(staged.program, [*call.arrays, *staged.captures]))
-    return (found or _compile(transform, call, staged)).run(call.arrays)
+    return run(transform, call, found or _compile(transform, call, staged))
+
+
+def run(transform: Transform, call: Call, compiled: Compiled) -> Any:
+    """Run a compiled call, and let `CHECKS` look at what comes out."""
+    outputs = compiled.executable(*call.arrays)
+    for check in CHECKS:
+        check(transform, call, outputs)
+    return compiled.result.put_together(outputs)
 
 
 def _check_limit(transform: Transform, call: Call) -> None:

@@ -1,0 +1,275 @@
+"""`debug_nans`: where a NaN came from.
+
+While it is on, calls take the slow way in (`LIVE` is not empty), and each result is looked at. If one holds NaN, the
+function is traced once more, this time noting the user's line for every node, and run node by node on the reference
+backend. From the NaN in the result the search goes back through operands that hold NaN to the node that made one of
+operands without: into loops and branches, too, to the step that did it. While it is off nothing of this is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from quabla.arrays import tracer
+from quabla.control import regions
+from quabla.errors import NanError
+from quabla.ir.program import Node, Program, Value
+from quabla.transforms import dispatch
+from quabla.transforms.staging import Call, Staged, name_of
+
+__all__ = ["debug_nans"]
+
+
+class debug_nans:  # noqa: N801 - used like a function
+    """Look for NaN in every result of a transformed function, and say where the first one was made.
+
+    `quabla.debug_nans()` turns it on and `quabla.debug_nans(False)` off, for all threads; as a context manager it is on
+    for a block. It looks at the results of functions made by `jit`, `grad`, `vmap` and the others, not at single
+    operations on arrays. A result with NaN raises `NanError`, which names the operation, the values that it was given,
+    and the user's line, also for the backward pass and within loops. While it is off it costs nothing.
+
+    Args:
+        enabled: on or off.
+
+    Raises:
+        NanError: (by the functions called) a result holds NaN.
+
+    Example:
+        >>> import quabla as qb
+        >>> f = qb.jit(lambda x: qb.sum(qb.log(x)))
+        >>> with qb.debug_nans():
+        ...     f(qb.array([1.0, -2.0]))
+        Traceback (most recent call last):
+        quabla.errors.NanError: jit(<lambda>): NaN comes from log(-2.0) at index (1,) ...
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._before = bool(dispatch.CHECKS)
+        _switch(bool(enabled))
+
+    def __enter__(self) -> debug_nans:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _switch(self._before)
+
+
+_lock = threading.Lock()
+_SENTINEL: Any = object()  # stands in LIVE for "do not take the short way"
+
+
+def _switch(on: bool) -> None:
+    with _lock:
+        if on and not dispatch.CHECKS:
+            dispatch.CHECKS.append(check)
+            tracer.LIVE.append(_SENTINEL)
+        elif not on and dispatch.CHECKS:
+            dispatch.CHECKS.clear()
+            tracer.LIVE.remove(_SENTINEL)
+
+
+# --- the user's lines -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node comes from.
+
+    Attributes:
+        path: the user's file, "" where there is none.
+        line: the line in it.
+        backward: whether the node belongs to the backward pass of what stands there.
+    """
+
+    path: str
+    line: int
+    backward: bool
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.path, self.line).strip()
+        return f"{self.path}, line {self.line}{': ' if source else ''}{source}"
+
+
+class _Noted(list[Node]):
+    """The nodes of a frame, which notes where each comes from."""
+
+    origins: dict[Node, Origin]
+
+    def append(self, node: Node) -> None:
+        super().append(node)
+        self.origins[node] = _origin(sys._getframe(1), self.origins)
+
+
+def _origin(frame: FrameType | None, origins: dict[Node, Origin]) -> Origin:
+    """The innermost user's line on the stack, or the origin of the node that a transform works on, if that is nearer.
+
+    Transforms go over the nodes of a program in loops whose variable is called `node`.
+    """
+    backward = False
+    while frame is not None:
+        module = frame.f_globals.get("__name__") or ""
+        package = module.partition(".")[0]
+        if package != "quabla" and package != "numpy":
+            return Origin(frame.f_code.co_filename, frame.f_lineno, backward)
+        if module.startswith(("quabla.transforms.", "quabla.control.")):
+            backward = backward or frame.f_code.co_name in ("backward", "pullback")
+            known = origins.get(frame.f_locals.get("node"))  # type: ignore[arg-type]
+            if known is not None:
+                return Origin(known.path, known.line, backward or known.backward)
+        frame = frame.f_back
+    return Origin("", 0, backward)
+
+
+@contextlib.contextmanager
+def _noting() -> Iterator[dict[Node, Origin]]:
+    origins: dict[Node, Origin] = {}
+    noted = type("_NotedHere", (_Noted,), {"origins": origins})
+    before, tracer.new_nodes = tracer.new_nodes, noted
+    try:
+        yield origins
+    finally:
+        tracer.new_nodes = before
+
+
+# --- the search -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """The node that made the first NaN, its operands and results, and the steps of the loops around it."""
+
+    node: Node
+    operands: tuple[np.ndarray, ...]
+    results: tuple[np.ndarray, ...]
+    within: tuple[str, ...]
+
+
+class _StopError(Exception):
+    def __init__(self, found: Found) -> None:
+        self.found = found
+
+
+def _has_nan(x: Any) -> bool:
+    return x.dtype.kind == "f" and bool(np.isnan(x).any())
+
+
+def _evaluate(program: Program, arrays: Sequence[np.ndarray]) -> dict[Value, np.ndarray]:
+    """All values of a program, by definition."""
+    env: dict[Value, np.ndarray] = dict(zip(program.inputs, arrays, strict=True))
+    for node in program.nodes:
+        out = node.op.evaluate(*[env[v] for v in node.inputs], **node.params)
+        for v, o in zip(node.outputs, out if node.op.multiple else (out,), strict=True):
+            env[v] = np.asarray(o, v.aval.dtype.numpy)
+    return env
+
+
+def _find(program: Program, arrays: Sequence[np.ndarray], within: tuple[str, ...]) -> Found | Value | None:
+    """The node that made a NaN of an output, or the input that brought it; None where no output holds one."""
+    env = _evaluate(program, arrays)
+    at = next((v for v in program.outputs if _has_nan(env[v])), None)
+    while at is not None:
+        node = at.node
+        if node is None or at in program.inputs:
+            return at
+        before = next((v for v in node.inputs if _has_nan(env[v])), None)
+        if before is None:
+            operands = tuple([env[v] for v in node.inputs])
+            return _within(node, operands, tuple([env[v] for v in node.outputs]), within)
+        at = before
+    return None
+
+
+def _within(
+    node: Node, operands: tuple[Any, ...], results: tuple[Any, ...], within: tuple[str, ...]
+) -> Found:
+    """The node itself, or where in its regions the NaN was made."""
+    if node.op.family != "region":
+        return Found(node, operands, results, within)
+
+    def watch(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with regions.watched(None):
+            env = _evaluate(program, arrays)
+            if any(_has_nan(env[v]) for v in program.outputs) and not any(map(_has_nan, arrays)):
+                found = _find(program, arrays, (*within, _step(node, program, arrays)))
+                if isinstance(found, Found):
+                    raise _StopError(found)
+        return [env[v] for v in program.outputs]
+
+    try:
+        with regions.watched(watch):
+            node.op.evaluate(*operands, **node.params)
+    except _StopError as stop:
+        return stop.found
+    return Found(node, operands, results, within)
+
+
+def _step(node: Node, program: Program, arrays: Sequence[np.ndarray]) -> str:
+    name = node.op.name
+    if name in ("scan", "while") and program is node.params.get("body"):
+        return f"step {int(arrays[0])} of a {name} loop"
+    key = next((k for k, v in node.params.items() if v is program), "")
+    return f"the {key} branch of {name}" if name == "cond" else name
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def check(transform: Any, call: Call, outputs: Sequence[Any]) -> None:
+    """Raise `NanError` where the results of a call hold NaN."""
+    if not any(_has_nan(x.numpy()) for x in outputs):
+        return
+    with _noting() as origins, np.errstate(all="ignore"):
+        staged: Staged = dispatch.stage_call(transform, call)
+        arrays = [x.numpy() for x in call.arrays]
+        found = _find(staged.program, arrays, ())
+    where = name_of(transform)
+    if found is None:
+        raise NanError(
+            f"{where}: the result holds NaN, but computed node by node on the reference backend it does not; please "
+            "report this, with the arguments"
+        )
+    if isinstance(found, Value):
+        i = staged.program.inputs.index(found)
+        name, array = staged.program.input_names[i], arrays[i]
+        at = tuple(int(n) for n in np.argwhere(np.isnan(array))[0])
+        raise NanError(
+            f"{where}: the argument {name} ({found.aval}) holds NaN already, at index {at}", operands=(array,)
+        )
+    origin = origins.get(found.node)
+    line = str(origin) if origin is not None and origin.path else None
+    phrase = "in the backward pass of the line " if origin is not None and origin.backward else "at "
+    steps = f", in {' of '.join(reversed(found.within))}" if found.within else ""
+    raise NanError(
+        f"{where}: NaN comes from {_shown(found)}{steps}{f' ({phrase}{line})' if line else ''}",
+        op=found.node.op.name,
+        line=line,
+        operands=found.operands,
+    )
+
+
+def _shown(found: Found) -> str:
+    """The application that made the NaN: the elements where it is pointwise, else the operands."""
+    node, name = found.node, found.node.op.name
+    if not node.inputs:
+        return f"a constant ({node.outputs[0].aval})"
+    if node.op.family in ("elementwise", "compare"):
+        at = tuple(int(n) for n in np.argwhere(np.isnan(found.results[0]))[0])
+        elements = ", ".join(repr(x[at].item()) for x in found.operands)
+        params = "".join(f", {k}={v!r}" for k, v in node.params.items())
+        return f"{name}({elements}{params}){f' at index {at}' if at else ''} of {node.outputs[0].aval}"
+    shown = ", ".join(f"{v.aval} {_brief(x)}" for v, x in zip(node.inputs, found.operands, strict=True))
+    return f"{name}({shown})"
+
+
+def _brief(x: np.ndarray) -> str:
+    text = np.array2string(x, precision=6, threshold=8, edgeitems=2, separator=", ")
+    return " ".join(text.split())
