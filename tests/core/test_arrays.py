@@ -48,7 +48,13 @@ def make(request: pytest.FixtureRequest) -> Callable[[list[float]], Tensor]:
 
 def test_export_is_zero_copy_and_read_only(make: Any) -> None:
     t = make([1.0, 2.0, 3.0])
-    for a in (t.numpy(), np.asarray(t), np.asarray(t, np.float64), np.array(t, copy=False), np.asarray(t, copy=False)):
+    for a in (
+        t.numpy(),
+        np.asarray(t),
+        np.asarray(t, np.float64),
+        np.array(t, copy=False),
+        np.asarray(t, copy=False),
+    ):
         assert a.__array_interface__["data"][0] == t.address
         assert not a.flags.writeable
         with pytest.raises(ValueError, match="WRITEABLE"):
@@ -138,7 +144,11 @@ def test_threads_share_a_tensor() -> None:
     def work() -> None:
         for _ in range(200):
             a = t.numpy()
-            if a.sum() != 499500.0 or a.flags.writeable or pickle.loads(pickle.dumps(t)).tolist()[-1] != 999.0:
+            if (
+                a.sum() != 499500.0
+                or a.flags.writeable
+                or pickle.loads(pickle.dumps(t)).tolist()[-1] != 999.0
+            ):
                 wrong.append(a)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -162,7 +172,12 @@ def test_a_wrapped_array_becomes_contiguous() -> None:
 @given(ARRAYS)
 def test_array_protocol_for_both_versions_of_numpy(a: np.ndarray) -> None:
     t = qb.array(a)
-    for out in (t.__array__(), t.__array__(a.dtype), t.__array__(None, copy=None), t.__array__(a.dtype, copy=False)):
+    for out in (
+        t.__array__(),
+        t.__array__(a.dtype),
+        t.__array__(None, copy=None),
+        t.__array__(a.dtype, copy=False),
+    ):
         assert out.tobytes() == a.tobytes() and out.dtype == a.dtype and not out.flags.writeable
     assert t.__array__(copy=True).flags.writeable
     assert t.__array__(np.int64, copy=True).dtype == np.int64
@@ -385,7 +400,10 @@ def test_views_of_views_follow_numpy(a: np.ndarray, data: Any) -> None:
     np.testing.assert_array_equal(view.numpy(), expected)
     assert view.numpy().__array_interface__["data"][0] == view.base.address + view.offset * a.itemsize
     assert not view.numpy().flags.writeable
-    assert view.tolist() == view.to_tensor().tolist() == expected.tolist() or np.isnan(expected.astype(float)).any()
+    assert (
+        view.tolist() == view.to_tensor().tolist() == expected.tolist()
+        or np.isnan(expected.astype(float)).any()
+    )
     for n, s, t in zip(expected.shape, view.strides, expected.strides, strict=True):
         assert n == 1 or s * a.itemsize == t
 

@@ -21,7 +21,9 @@ from quabla.testing.conformance import pytest_generate_tests as pytest_generate_
 from quabla.testing.numeric import MismatchError, assert_close, assert_dot_identity, central_difference
 
 # From a source folder nothing announces the plugin.
-PLUGIN = [] if any(e.name == "quabla" for e in entry_points(group="pytest11")) else ["-p", "quabla.testing.plugin"]
+PLUGIN = (
+    [] if any(e.name == "quabla" for e in entry_points(group="pytest11")) else ["-p", "quabla.testing.plugin"]
+)
 
 
 @pytest.fixture
@@ -119,7 +121,9 @@ def test_check_grads_accepts_what_is_right() -> None:
     x = qb.asarray(np.random.default_rng(0).normal(size=(3, 3)))
     check_grads(lambda a: qb.einsum("ii,ij,j->i", a, a, a[0, ::-1]), (x,), order=3)
     check_grads(lambda a: qb.norm(a, axis=0), (x,), order=2)
-    check_grads(lambda p, m: {"y": qb.where(m, p["u"] ** 2, p["v"])}, ({"u": x, "v": 2.0 * x}, x > 0.0), order=2)
+    check_grads(
+        lambda p, m: {"y": qb.where(m, p["u"] ** 2, p["v"])}, ({"u": x, "v": 2.0 * x}, x > 0.0), order=2
+    )
     check_grads(lambda a: qb.tanh(a), (qb.astype(x, qb.float32),), order=2)
 
 

@@ -27,7 +27,10 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=4)
         (np.float64, qb.float64),
         (np.float32, qb.float32),
         (np.bool_, qb.bool_),
-        *[(t, qb.float64) for t in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)],
+        *[
+            (t, qb.float64)
+            for t in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+        ],
     ],
 )
 def test_dtype_table(given_dtype: Any, expected: Any) -> None:
@@ -39,7 +42,9 @@ def test_dtype_table(given_dtype: Any, expected: Any) -> None:
         np.testing.assert_array_equal(t.numpy(), data)
 
 
-@pytest.mark.parametrize("bad", [np.float16, np.longdouble, np.complex64, np.complex128, object, "U3", "S3", "M8[s]"])
+@pytest.mark.parametrize(
+    "bad", [np.float16, np.longdouble, np.complex64, np.complex128, object, "U3", "S3", "M8[s]"]
+)
 def test_other_dtypes_are_refused_by_name(bad: Any) -> None:
     a = np.zeros(2, bad)
     if a.dtype == np.float64:
@@ -72,7 +77,9 @@ def test_every_float32_pattern_survives(bits: np.ndarray) -> None:
 
 
 def test_nan_payloads_and_subnormals() -> None:
-    bits = np.array([0x7FF8DEADBEEF0001, 0xFFF0000000000001, 1, 0x8000000000000001, 0x8000000000000000], np.uint64)
+    bits = np.array(
+        [0x7FF8DEADBEEF0001, 0xFFF0000000000001, 1, 0x8000000000000001, 0x8000000000000000], np.uint64
+    )
     assert qb.array(bits.view(np.float64)).numpy().view(np.uint64).tolist() == bits.tolist()
 
 
@@ -150,7 +157,9 @@ def test_lists_of_tensors() -> None:
 
 
 @pytest.mark.parametrize("dtype", [qb.float64, qb.float32, qb.bool_, "float32", np.float32, bool, float])
-@pytest.mark.parametrize("data", [1.5, 0, True, [0.1, 0.0, np.nan], np.array([3, 0]), np.array([True, False])])
+@pytest.mark.parametrize(
+    "data", [1.5, 0, True, [0.1, 0.0, np.nan], np.array([3, 0]), np.array([True, False])]
+)
 def test_dtype_argument_converts_as_numpy_does(data: Any, dtype: Any) -> None:
     t = qb.array(data, dtype=dtype)
     expected = np.asarray(data).astype(t.dtype.numpy)
@@ -251,7 +260,11 @@ def test_a_list_that_holds_itself_is_refused() -> None:
         qb.array(loop)
 
 
-@given(st.recursive(st.floats(allow_nan=False) | st.booleans() | st.integers(-5, 5), lambda e: st.lists(e, max_size=3)))
+@given(
+    st.recursive(
+        st.floats(allow_nan=False) | st.booleans() | st.integers(-5, 5), lambda e: st.lists(e, max_size=3)
+    )
+)
 def test_nested_lists_agree_with_numpy_or_are_refused(data: Any) -> None:
     try:
         expected = np.array(data)

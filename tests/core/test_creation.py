@@ -51,7 +51,11 @@ def test_full_of_a_traced_value_is_differentiable() -> None:
 
 def test_likes() -> None:
     x = qb.ones((2, 3), qb.float32)
-    for f, value in ((qb.zeros_like, 0.0), (qb.ones_like, 1.0), (lambda y, **k: qb.full_like(y, 7, **k), 7.0)):
+    for f, value in (
+        (qb.zeros_like, 0.0),
+        (qb.ones_like, 1.0),
+        (lambda y, **k: qb.full_like(y, 7, **k), 7.0),
+    ):
         for like in (x, x.slice(0, 0, 2), np.ones((2, 3), np.float32)):
             made = f(like)
             assert (made.shape, made.dtype) == ((2, 3), qb.float32)
@@ -65,7 +69,14 @@ def test_likes() -> None:
 @pytest.mark.parametrize("f", [qb.zeros, qb.ones, lambda s: qb.full(s, 1.0)])
 @pytest.mark.parametrize(
     ("shape", "error"),
-    [(0, ValueError), ((2, 0), ValueError), (-1, ValueError), (1.5, TypeError), ("3", TypeError), (None, TypeError)],
+    [
+        (0, ValueError),
+        ((2, 0), ValueError),
+        (-1, ValueError),
+        (1.5, TypeError),
+        ("3", TypeError),
+        (None, TypeError),
+    ],
 )
 def test_bad_shapes(f: Any, shape: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"zeros|ones|full") as caught:
@@ -152,7 +163,9 @@ def test_eye(n: int, m: int | None, dtype: Any) -> None:
     np.testing.assert_array_equal(made.numpy(), np.eye(n, m))
 
 
-@pytest.mark.parametrize(("arguments", "error"), [((0,), ValueError), ((2, 0), ValueError), ((1.5,), TypeError)])
+@pytest.mark.parametrize(
+    ("arguments", "error"), [((0,), ValueError), ((2, 0), ValueError), ((1.5,), TypeError)]
+)
 def test_bad_eye(arguments: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="eye"):
         qb.eye(*arguments)
@@ -166,6 +179,11 @@ def test_bad_dtypes(f: Any) -> None:
 
 
 def test_traced_arguments_are_refused() -> None:
-    for f in (lambda n: qb.linspace(0.0, n, 3), lambda n: qb.arange(n), lambda n: qb.eye(n), lambda n: qb.zeros(n)):
+    for f in (
+        lambda n: qb.linspace(0.0, n, 3),
+        lambda n: qb.arange(n),
+        lambda n: qb.eye(n),
+        lambda n: qb.zeros(n),
+    ):
         with pytest.raises(qb.TracerError):
             qb.grad(f)(2.0)

@@ -24,7 +24,9 @@ def second_derivatives(f: F, x: np.ndarray) -> list[np.ndarray]:
     ahead = [qb.jvp(qb.grad(f), (v,), (qb.array(t),))[1] for t in rows]
     shape = (*x.shape, *x.shape)
     made = [qb.hessian(f)(v), qb.jacobian(qb.grad(f))(v), qb.jit(qb.hessian(f))(v)]
-    return [np.asarray(a) for a in made] + [np.stack([np.asarray(r) for r in rs]).reshape(shape) for rs in (reverse, ahead)]
+    return [np.asarray(a) for a in made] + [
+        np.stack([np.asarray(r) for r in rs]).reshape(shape) for rs in (reverse, ahead)
+    ]
 
 
 # --- subgradients that are zero ---------------------------------------------------------------------------------------
@@ -125,7 +127,9 @@ def test_mapped_and_nested() -> None:
     k = lambda v: matern(3, qb.norm(v))
     rows = [np.asarray(qb.hessian(k)(x[i])) for i in range(2)]
     np.testing.assert_allclose(np.asarray(qb.vmap(qb.hessian(k))(x)), rows, rtol=1e-13)
-    np.testing.assert_allclose(np.asarray(qb.hessian(lambda v: qb.sum(qb.vmap(k)(v)))(x))[0, :, 0], rows[0], rtol=1e-13)
+    np.testing.assert_allclose(
+        np.asarray(qb.hessian(lambda v: qb.sum(qb.vmap(k)(v)))(x))[0, :, 0], rows[0], rtol=1e-13
+    )
 
 
 def test_squares_of_norms_in_forward_mode_alone() -> None:
@@ -176,8 +180,18 @@ MASKED: list[tuple[str, F, list[float], list[float]]] = [
     ("missing data", lambda x: qb.where(qb.isnan(x), 0.0, x**2), [NAN, 1.0, 2.0], [0.0, 2.0, 4.0]),
     ("log of a root", lambda x: qb.where(x > 0, qb.log(qb.sqrt(x)), 0.0), [-1.0, 0.0, 2.0], [0.0, 0.0, 0.25]),
     ("a chain", lambda x: qb.where(x > 0, qb.exp(1.0 / qb.abs(x)) * x, 0.0), [0.0, 1.0], [0.0, 0.0]),
-    ("two masks", lambda x: qb.where(x > 0, qb.where(x < 2, 1.0 / (2.0 - x), 0.0), 0.0), [0.0, 1.0, 2.0], [0.0, 1.0, 0.0]),
-    ("arcsin outside", lambda x: qb.where(qb.abs(x) < 1, qb.arcsin(x), 0.0), [0.0, 1.0, 3.0], [1.0, 0.0, 0.0]),
+    (
+        "two masks",
+        lambda x: qb.where(x > 0, qb.where(x < 2, 1.0 / (2.0 - x), 0.0), 0.0),
+        [0.0, 1.0, 2.0],
+        [0.0, 1.0, 0.0],
+    ),
+    (
+        "arcsin outside",
+        lambda x: qb.where(qb.abs(x) < 1, qb.arcsin(x), 0.0),
+        [0.0, 1.0, 3.0],
+        [1.0, 0.0, 0.0],
+    ),
     ("power", lambda x: qb.where(x > 0, x**-2.0, 0.0), [0.0, 1.0], [0.0, -2.0]),
     ("quotient", lambda x: qb.where(qb.not_equal(x, 0.0), (1.0 + x) / x, 0.0), [0.0, 1.0], [0.0, -1.0]),
 ]
@@ -234,7 +248,9 @@ CONVENTIONS: list[tuple[str, F, float, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("f", "at", "expected"), [c[1:] for c in CONVENTIONS], ids=[c[0] for c in CONVENTIONS])
+@pytest.mark.parametrize(
+    ("f", "at", "expected"), [c[1:] for c in CONVENTIONS], ids=[c[0] for c in CONVENTIONS]
+)
 def test_conventions(f: F, at: float, expected: float) -> None:
     assert qb.grad(f)(at).item() == pytest.approx(expected, rel=1e-3)
     assert qb.jvp(f, (at,), (1.0,))[1].item() == pytest.approx(expected, rel=1e-3)

@@ -36,7 +36,9 @@ def positive(*shape: int, seed: int = 0) -> np.ndarray:
 
 def run(device: str, f: Callable[..., Any], *arrays: Any) -> Any:
     given = [qb.array(a) for a in arrays]
-    return f(*given) if device == "eager" else qb.jit(lambda *xs: f(*xs), device=device)(*given)  # caches of its own
+    return (
+        f(*given) if device == "eager" else qb.jit(lambda *xs: f(*xs), device=device)(*given)
+    )  # caches of its own
 
 
 def close(got: Any, expected: Any, rtol: float = 1e-11) -> None:
@@ -137,7 +139,9 @@ def test_products_of_a_determinant_leave_the_range_on_the_way(large: float, dtyp
         ([large] * 9 + [0.0], 0.0),
     ):
         tolerance = 1e-12 if dtype is np.float64 else 2e-5
-        np.testing.assert_allclose(run(device, la.det, np.diag(factors).astype(dtype)).item(), exact, rtol=tolerance)
+        np.testing.assert_allclose(
+            run(device, la.det, np.diag(factors).astype(dtype)).item(), exact, rtol=tolerance
+        )
 
 
 def test_cho_solve() -> None:
@@ -220,7 +224,10 @@ def test_what_is_not_positive_definite_has_no_factor(n: int, device: str) -> Non
     late[-1, -1] = np.nan
     cases = [-good, good - 50.0 * np.eye(n), late, np.zeros((n, n)), np.full((n, n), np.nan)]
     if n > 1:
-        cases += [np.where(np.arange(n * n).reshape(n, n) == n, np.nan, good), good * (1.0 - 2.0 * (np.eye(n)[-1] > 0))]
+        cases += [
+            np.where(np.arange(n * n).reshape(n, n) == n, np.nan, good),
+            good * (1.0 - 2.0 * (np.eye(n)[-1] > 0)),
+        ]
     for bad in cases:
         got = run(device, la.cholesky, np.stack([good, bad, good])).numpy()
         assert np.isnan(got[1]).all(), bad
@@ -280,10 +287,16 @@ SCALARS: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
     "solve_both": (lambda a: qb.sum(la.solve(a, a @ a + C[:, :1]) ** 3), regular(4, 4)),
     "lower": (lambda a: qb.sum(la.triangular_solve(a, C, lower=True) ** 2), positive(4, 4)),
     "upper_transposed": (lambda a: qb.sum(la.triangular_solve(a, C, trans=1) ** 2), positive(4, 4)),
-    "unit": (lambda a: qb.sum(la.triangular_solve(a, C, lower=True, unit_diagonal=True) ** 2), positive(4, 4)),
+    "unit": (
+        lambda a: qb.sum(la.triangular_solve(a, C, lower=True, unit_diagonal=True) ** 2),
+        positive(4, 4),
+    ),
     "cholesky": (lambda a: qb.sum(la.cholesky(a) * W), positive(4, 4)),
     "cho_solve": (lambda a: qb.sum(la.cho_solve(la.cholesky(a), C) ** 2), positive(4, 4)),
-    "logdet_of_cholesky": (lambda a: 2.0 * qb.sum(qb.log(qb.einsum("ii->i", la.cholesky(a)))), positive(4, 4)),
+    "logdet_of_cholesky": (
+        lambda a: 2.0 * qb.sum(qb.log(qb.einsum("ii->i", la.cholesky(a)))),
+        positive(4, 4),
+    ),
     "slogdet": (lambda a: la.slogdet(a)[1], regular(4, 4)),
     "det": (la.det, regular(4, 4)),
     "det_of_five": (la.det, regular(5, 5)),
@@ -364,7 +377,9 @@ def test_vmap_against_a_loop(axes: tuple[int | None, int | None]) -> None:
         qb.grad(lambda x, y: qb.sum(la.solve(x, y) ** 2)),
     ):
         expected = [
-            f(*[qb.array(x if at is None else np.take(x, i, at)) for x, at in zip(given, axes, strict=True)]).numpy()
+            f(
+                *[qb.array(x if at is None else np.take(x, i, at)) for x, at in zip(given, axes, strict=True)]
+            ).numpy()
             for i in range(m)
         ]
         for g in (qb.vmap(f, in_axes=axes), qb.jit(qb.vmap(f, in_axes=axes))):
@@ -465,9 +480,13 @@ def test_derivatives_against_jax(name: str) -> None:
     with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
         point, direction = (a, b), (a[::-1].copy(), b)
         theirs = jax.jvp(
-            jax.grad(scalar(jnp), argnums=(0, 1)), tuple(map(jnp.asarray, point)), tuple(map(jnp.asarray, direction))
+            jax.grad(scalar(jnp), argnums=(0, 1)),
+            tuple(map(jnp.asarray, point)),
+            tuple(map(jnp.asarray, direction)),
         )
-        ours = qb.jvp(qb.grad(scalar(qb), argnums=(0, 1)), tuple(map(qb.array, point)), tuple(map(qb.array, direction)))
+        ours = qb.jvp(
+            qb.grad(scalar(qb), argnums=(0, 1)), tuple(map(qb.array, point)), tuple(map(qb.array, direction))
+        )
         for got, expected in zip(ours, theirs, strict=True):
             for x, y in zip(got, expected, strict=True):
                 close(x, np.asarray(y), 1e-10)

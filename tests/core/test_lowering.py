@@ -201,7 +201,9 @@ def _product(p, array):
         total = 0.0
         for inner in itertools.product(*[range(a.extent) for a in p.k]):
             i = p.left_offset + sum(x * a.left for x, a in zip((*point, *inner), (*axes, *p.k), strict=True))
-            j = p.right_offset + sum(x * a.right for x, a in zip((*point, *inner), (*axes, *p.k), strict=True))
+            j = p.right_offset + sum(
+                x * a.right for x, a in zip((*point, *inner), (*axes, *p.k), strict=True)
+            )
             total += left[i] * right[j]
         out[sum(x * a.out for x, a in zip(point, axes, strict=True))] = total
 
@@ -234,7 +236,12 @@ def test_axes_of_extent_one_do_not_matter():
 
 def test_views_of_inputs_are_not_boundaries():
     check(lambda x: (qb.sin(permute(x, (1, 0))),), (4, 3), steps=1)
-    check(lambda x, y: (permute(x, (1, 0)) * strided_slice(y, (2, 3), (-1, -1), (-1, -1)),), (4, 3), (3, 4), steps=1)
+    check(
+        lambda x, y: (permute(x, (1, 0)) * strided_slice(y, (2, 3), (-1, -1), (-1, -1)),),
+        (4, 3),
+        (3, 4),
+        steps=1,
+    )
     check(lambda x, b: (x + broadcast(b, (4, 3)),), (4, 3), (3,), steps=1)
 
 
@@ -284,7 +291,7 @@ def test_paddings_are_views():
     plan = check(lambda x: (qb.grad(lambda x: qb.sum(stencil(x)))(x),), (9,), steps=2)
     assert {step.domain for step in plan.steps} == {(7,), (9,)}
     check(lambda x: (pad(x, (2, 0), (0, 3), (0, 0)) + 1.0,), (3, 4), steps=1)
-    check(lambda x: (strided_slice(pad(x, (2,), (2,), (0,)), (7, ), (-1,), (-3,)) + 1.0,), (4,), steps=1)
+    check(lambda x: (strided_slice(pad(x, (2,), (2,), (0,)), (7,), (-1,), (-3,)) + 1.0,), (4,), steps=1)
     # Slicing away all of the padding, or all but it.
     plan = check(lambda x: (strided_slice(pad(x, (2,), (3,), (0,)), (2,), (6,), (1,)) * 2.0,), (4,), steps=1)
     assert not any(isinstance(e, Load) and e.bounds for e in plan.steps[0].body)
@@ -303,7 +310,18 @@ def test_outputs_of_every_kind():
     def f(x):
         y = qb.sin(x)
         c = concatenate((x, y), 0)
-        return x, y, y, permute(y, (1, 0)), reshape_to(y, (6,)), c, c, qb.full((2,), 3.0) * 1.0, qb.sum(y), x + 1.0
+        return (
+            x,
+            y,
+            y,
+            permute(y, (1, 0)),
+            reshape_to(y, (6,)),
+            c,
+            c,
+            qb.full((2,), 3.0) * 1.0,
+            qb.sum(y),
+            x + 1.0,
+        )
 
     check(f, (2, 3))
 
@@ -352,7 +370,11 @@ def test_restrict_keeps_only_what_is_needed():
         ),
     )
     left = restrict(kernel, [4]).body
-    assert [type(e).__name__ for e in left] == ["Load", "Apply", "Store"] and left[1].op == "cos" and left[2].value == 1
+    assert (
+        [type(e).__name__ for e in left] == ["Load", "Apply", "Store"]
+        and left[1].op == "cos"
+        and left[2].value == 1
+    )
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -398,15 +420,15 @@ def test_live_temporaries_never_share_memory(choices):
 
 def test_memory_is_reused():
     buffers = [Buffer("temporary", F64, 8, i) for i in range(6)]
-    steps = [
-        Kernel((8,), (Load(a, 0, (1,)), Store(0, b, 0, (1,)))) for a, b in itertools.pairwise(buffers)
-    ]
+    steps = [Kernel((8,), (Load(a, 0, (1,)), Store(0, b, 0, (1,)))) for a, b in itertools.pairwise(buffers)]
     assert assign(steps) == 2 * ALIGNMENT
 
 
 def test_products_use_no_step_for_repeated_operands():
     plan = check(
-        lambda x, w: (dot_general(x, broadcast(w, (3, 4, 5), (1, 2)), ((2,), (1,)), ((0,), (0,))),), (3, 2, 4), (4, 5)
+        lambda x, w: (dot_general(x, broadcast(w, (3, 4, 5), (1, 2)), ((2,), (1,)), ((0,), (0,))),),
+        (3, 2, 4),
+        (4, 5),
     )
     (step,) = plan.steps
     assert isinstance(step, Product) and step.batch == ()

@@ -58,7 +58,11 @@ def same(got: Any, expected: Any) -> None:
 def test_binary_operators(op: Any, a: np.ndarray, b: np.ndarray, number: float) -> None:
     x, y = qb.array(a), qb.array(b)
     with np.errstate(all="ignore"):
-        for left, right, expected in ((x, y, op(a, b)), (x, number, op(a, number)), (number, x, op(number, a))):
+        for left, right, expected in (
+            (x, y, op(a, b)),
+            (x, number, op(a, number)),
+            (number, x, op(number, a)),
+        ):
             got = op(left, right)
             assert type(got) is qb.Tensor
             same(got, expected)
@@ -95,7 +99,9 @@ def test_numpy_integers_adopt_the_dtype_and_floats_insist() -> None:
     t = qb.ones(2, qb.float32)
     assert (t * np.int64(2)).dtype is (np.int64(2) * t).dtype is qb.float32
     assert (np.float32(2) * t).dtype is qb.float32
-    assert (np.float64(2) * t).dtype is (t * np.float64(2)).dtype is qb.mul(t, np.float64(2)).dtype is qb.float32
+    assert (
+        (np.float64(2) * t).dtype is (t * np.float64(2)).dtype is qb.mul(t, np.float64(2)).dtype is qb.float32
+    )
     single = np.ones(2, np.float32)
     for call in (lambda: single[0] * qb.ones(2), lambda: qb.ones(2) * single, lambda: t * np.ones(2)):
         with pytest.raises(TypeError, match="astype"):
@@ -146,7 +152,9 @@ def test_which_power_is_recorded() -> None:
     assert "power" in ops(lambda x: x**x) and "power" in ops(lambda x: 2**x)
 
 
-@pytest.mark.parametrize("call", [lambda x: x**True, lambda x: True**x, lambda x: x ** (x > 0), lambda x: (x > 0) ** 2])
+@pytest.mark.parametrize(
+    "call", [lambda x: x**True, lambda x: True**x, lambda x: x ** (x > 0), lambda x: (x > 0) ** 2]
+)
 def test_powers_of_bools_are_refused(call: Any) -> None:
     with pytest.raises(TypeError, match=r"power.*bool"):
         call(qb.ones(2))
@@ -233,7 +241,9 @@ def test_binary_methods_are_the_functions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", "sum mean max min norm any all".split())
-@pytest.mark.parametrize(("axis", "keepdims"), [(None, False), (0, False), (-1, True), ((0, 2), False), (None, True)])
+@pytest.mark.parametrize(
+    ("axis", "keepdims"), [(None, False), (0, False), (-1, True), ((0, 2), False), (None, True)]
+)
 def test_reductions_are_the_functions(name: str, axis: Any, keepdims: bool) -> None:
     a = np.random.default_rng(0).normal(size=(2, 3, 4))
     if name in ("any", "all"):
@@ -342,6 +352,9 @@ def test_what_a_traced_value_allows() -> None:
 
 def test_float64_and_integer_scalars_of_numpy_are_python_numbers_on_the_right() -> None:
     assert qb.grad(lambda x: x * np.float64(2.5))(1.0).item() == 2.5
-    assert qb.grad(lambda x: qb.sum(x) / np.prod(x.shape))(qb.ones((2, 2))).tolist() == [[0.25, 0.25], [0.25, 0.25]]
+    assert qb.grad(lambda x: qb.sum(x) / np.prod(x.shape))(qb.ones((2, 2))).tolist() == [
+        [0.25, 0.25],
+        [0.25, 0.25],
+    ]
     program, _ = trace(lambda x: (x ** np.int64(3),), [qb.ShapeDtype(())])
     assert [node.op.name for node in program.nodes] == ["integer_power"]

@@ -41,11 +41,15 @@ class Fault:
         if self.make is not None:
             return self.make(rule)
         source = textwrap.dedent(inspect.getsource(rule))
-        assert source.count(self.old) == 1, f"{self}: the source has {self.old!r} {source.count(self.old)} times"
+        assert source.count(self.old) == 1, (
+            f"{self}: the source has {self.old!r} {source.count(self.old)} times"
+        )
         changed = source.replace(self.old, self.new)
         scope = dict(vars(sys.modules[rule.__module__]))
         if rule.__closure__:
-            scope |= {n: c.cell_contents for n, c in zip(rule.__code__.co_freevars, rule.__closure__, strict=True)}
+            scope |= {
+                n: c.cell_contents for n, c in zip(rule.__code__.co_freevars, rule.__closure__, strict=True)
+            }
         exec(compile(changed, f"<{self}>", "exec"), scope)
         made: Callable[..., Any] = scope[rule.__name__]
         return made

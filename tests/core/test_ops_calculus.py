@@ -126,7 +126,9 @@ def test_empty_diagonals() -> None:
         qb.trace(qb.array([[True]]))
 
 
-@pytest.mark.parametrize(("a", "b"), [(X, X[0]), (X[0], X), (X[0, 0], X[0, 1]), (X[0], 2.0), (X[:, 0], X[:, 1])])
+@pytest.mark.parametrize(
+    ("a", "b"), [(X, X[0]), (X[0], X), (X[0, 0], X[0, 1]), (X[0], 2.0), (X[:, 0], X[:, 1])]
+)
 def test_kron(a: Any, b: Any) -> None:
     close(qb.kron(qb.array(a), qb.array(b)), np.kron(a, b))
     check_grads(qb.kron, (qb.array(a), qb.array(b)), order=1)

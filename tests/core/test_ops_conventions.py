@@ -30,7 +30,12 @@ FIRST: list[tuple[str, F, float, float]] = [
     ("negative base, in the exponent", lambda x: qb.power(-2.0, x), 2.0, 0.0),
     ("norm at 0", lambda x: qb.norm(qb.stack([x, 0.0 * x])), 0.0, 0.0),
     ("stop_gradient", lambda x: x * qb.stop_gradient(x), 3.0, 3.0),
-    ("where hides what is infinite", lambda x: qb.where(x > 0.0, qb.sqrt(qb.where(x > 0.0, x, 1.0)), 0.0), 0.0, 0.0),
+    (
+        "where hides what is infinite",
+        lambda x: qb.where(x > 0.0, qb.sqrt(qb.where(x > 0.0, x, 1.0)), 0.0),
+        0.0,
+        0.0,
+    ),
     ("softplus far out", qb.softplus, 1000.0, 1.0),
     ("sigmoid far out", qb.sigmoid, -1000.0, 0.0),
 ]

@@ -18,7 +18,9 @@ F = Callable[[Any, Any], Any]
 # Each is written once, in names that both libraries share; `m` is the module.
 FUNCTIONS: dict[str, Callable[[Any], F]] = {
     "matmul": lambda m: lambda x, y: m.matmul(x, y),
-    "matmul_of_ranks": lambda m: lambda x, y: m.matmul(m.reshape(x, (2, 1, 3, 2)), m.reshape(y[:2, :3], (3, 2, 1))),
+    "matmul_of_ranks": lambda m: (
+        lambda x, y: m.matmul(m.reshape(x, (2, 1, 3, 2)), m.reshape(y[:2, :3], (3, 2, 1)))
+    ),
     "einsum_three": lambda m: lambda x, y: m.einsum("ij,jk,ik->k", x, y, x[:, :1] * y[:1]),
     "einsum_diagonal": lambda m: lambda x, y: m.einsum("ii,ij->j", x[:3, :3], y[:3]),
     "einsum_dots": lambda m: lambda x, y: m.einsum("...j,...j->...", x, y.T[:3, :4]),
@@ -30,7 +32,9 @@ FUNCTIONS: dict[str, Callable[[Any], F]] = {
     "roll": lambda m: lambda x, y: m.roll(x, (1, 2), axis=(0, 1)) * x,
     "tile": lambda m: lambda x, y: m.tile(x, (2, 1)) * m.repeat(x, 2, axis=0),
     "triangles": lambda m: lambda x, y: m.tril(x, 1) @ m.triu(y, -1),
-    "moved_axes": lambda m: lambda x, y: m.moveaxis(m.reshape(x, (3, 2, 2)), 0, -1) * m.swapaxes(x, 0, 1)[:2, None],
+    "moved_axes": lambda m: (
+        lambda x, y: m.moveaxis(m.reshape(x, (3, 2, 2)), 0, -1) * m.swapaxes(x, 0, 1)[:2, None]
+    ),
     "max": lambda m: lambda x, y: m.max(x, axis=0) * m.min(y, axis=1)[:4],
     "mean_and_var": lambda m: lambda x, y: m.mean((x - m.mean(x, axis=1, keepdims=True)) ** 2, axis=1),
     "softmax": lambda m: lambda x, y: m.exp(y - m.max(y)) / m.sum(m.exp(y - m.max(y)), axis=0),
@@ -74,6 +78,8 @@ def test_mapped_gradients(name: str) -> None:
     rng = np.random.default_rng(5)
     x, y = rng.normal(size=(7, 3, 4)), rng.normal(size=(4, 5))
     ours = qb.vmap(qb.grad(_of(qb, name), argnums=(0, 1)), in_axes=(0, None))(qb.array(x), qb.array(y))
-    theirs = jax.vmap(jax.grad(_of(jnp, name), argnums=(0, 1)), in_axes=(0, None))(jnp.asarray(x), jnp.asarray(y))
+    theirs = jax.vmap(jax.grad(_of(jnp, name), argnums=(0, 1)), in_axes=(0, None))(
+        jnp.asarray(x), jnp.asarray(y)
+    )
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-11, atol=1e-13)

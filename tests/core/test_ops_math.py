@@ -96,7 +96,19 @@ def test_first_and_second_derivatives(name: str) -> None:
 def test_all_modes_agree(name: str) -> None:
     _, low, high = UNARY[name]
     x = np.random.default_rng(3).uniform(0.8 * low + 0.2 * high, 0.8 * high + 0.2 * low, 5)
-    if name in ("arccosh", "log1p", "log2", "log10", "cbrt", "reciprocal", "erfc", "sinh", "cosh", "silu", "gelu"):
+    if name in (
+        "arccosh",
+        "log1p",
+        "log2",
+        "log10",
+        "cbrt",
+        "reciprocal",
+        "erfc",
+        "sinh",
+        "cosh",
+        "silu",
+        "gelu",
+    ):
         x = np.random.default_rng(3).uniform(1.1, 2.0, 5)  # where differences are meaningful
     check_grads(getattr(qb, name), (qb.array(x),), order=2, rtol=1e-6)
 
@@ -118,7 +130,9 @@ def test_two_operands_at_all_special_points(name: str, compiled: bool) -> None:
         expected = BINARY[name](x, y)
     np.testing.assert_allclose(got, expected, rtol=4e-16, atol=0.0)
     if name in ("mod", "remainder", "fmod", "arctan2", "atan2"):
-        np.testing.assert_array_equal(np.signbit(got[~np.isnan(got)]), np.signbit(expected[~np.isnan(expected)]))
+        np.testing.assert_array_equal(
+            np.signbit(got[~np.isnan(got)]), np.signbit(expected[~np.isnan(expected)])
+        )
 
 
 @pytest.mark.parametrize("name", [n for n in BINARY if n != "floor_divide"])
@@ -153,7 +167,9 @@ def test_operators_of_remainders() -> None:
 HALVES = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 0.49999999999999994, 2.0**52 + 1, -0.0, INF, -INF, NAN, 1e300])
 
 
-@pytest.mark.parametrize(("name", "of"), [("floor", np.floor), ("ceil", np.ceil), ("trunc", np.trunc), ("round", np.rint)])
+@pytest.mark.parametrize(
+    ("name", "of"), [("floor", np.floor), ("ceil", np.ceil), ("trunc", np.trunc), ("round", np.rint)]
+)
 def test_rounding(name: str, of: Any) -> None:
     function = getattr(qb, name)
     for got in (function(qb.array(HALVES)), qb.jit(function)(qb.array(HALVES))):
@@ -185,7 +201,9 @@ def test_clip() -> None:
         assert t.clip(low, high).tolist() == expected.tolist()
     bound = qb.array([0.0, 1.0])
     assert qb.clip(qb.ones((3, 2)), bound).shape == (3, 2)
-    x_bar, bound_bar = qb.grad(lambda a, b: qb.sum(qb.clip(a, b)), argnums=(0, 1))(qb.array([-1.0, 2.0]), bound)
+    x_bar, bound_bar = qb.grad(lambda a, b: qb.sum(qb.clip(a, b)), argnums=(0, 1))(
+        qb.array([-1.0, 2.0]), bound
+    )
     assert (x_bar.tolist(), bound_bar.tolist()) == ([0.0, 1.0], [1.0, 0.0])
 
 
@@ -212,7 +230,9 @@ def test_truth_values_are_refused_by_name() -> None:
 def test_inverse_hyperbolic_sine_on_the_negative_side() -> None:
     x = qb.array([-1e8, -1e7, -INF, -0.0])
     for got in (qb.arcsinh(x), qb.jit(qb.arcsinh)(x)):
-        np.testing.assert_allclose(np.asarray(got), [-19.11382792451231, -16.811242831518268, -INF, -0.0], rtol=2e-16)
+        np.testing.assert_allclose(
+            np.asarray(got), [-19.11382792451231, -16.811242831518268, -INF, -0.0], rtol=2e-16
+        )
         assert math.copysign(1.0, got.tolist()[3]) == -1.0
     assert qb.grad(qb.arcsinh)(-1e6).item() == pytest.approx(9.999999999995e-07, rel=1e-15)
 
@@ -240,7 +260,7 @@ def test_derivatives_far_out(fun: F, at: float, expected: float) -> None:
 
 
 def test_derivatives_of_sinc_at_and_near_zero() -> None:
-    exact = [1.0, 0.0, -math.pi**2 / 3, 0.0, math.pi**4 / 5, 0.0, -math.pi**6 / 7]
+    exact = [1.0, 0.0, -(math.pi**2) / 3, 0.0, math.pi**4 / 5, 0.0, -(math.pi**6) / 7]
     f: F = qb.sinc
     for order, value in enumerate(exact):
         assert f(0.0).item() == pytest.approx(value, rel=4e-15, abs=1e-15), order
@@ -255,7 +275,7 @@ def test_derivatives_of_sinc_at_and_near_zero() -> None:
 def test_sinc_in_a_mapped_hessian() -> None:
     x = qb.array([[0.0, 0.5], [0.0, 0.0]])
     got = qb.vmap(qb.hessian(lambda v: qb.sinc(v[0]) * v[1]))(x)
-    assert np.asarray(got)[:, 0, 0] == pytest.approx([-math.pi**2 / 6, 0.0])
+    assert np.asarray(got)[:, 0, 0] == pytest.approx([-(math.pi**2) / 6, 0.0])
 
 
 def test_the_two_gelus() -> None:
@@ -263,7 +283,9 @@ def test_the_two_gelus() -> None:
     exact = x * scipy.special.ndtr(x)
     np.testing.assert_allclose(np.asarray(qb.gelu(qb.array(x))), exact, rtol=2e-14)
     smooth = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    np.testing.assert_allclose(np.asarray(qb.gelu(qb.array(x), approximate=True)), smooth, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        np.asarray(qb.gelu(qb.array(x), approximate=True)), smooth, rtol=1e-12, atol=1e-15
+    )
 
 
 def test_against_jax() -> None:
@@ -272,7 +294,19 @@ def test_against_jax() -> None:
     import jax.numpy as jnp
 
     x = np.random.default_rng(5).uniform(0.1, 0.9, 7)
-    for name in ("tan", "arcsin", "arctan", "sinh", "arcsinh", "arctanh", "expm1", "log1p", "log2", "cbrt", "sinc"):
+    for name in (
+        "tan",
+        "arcsin",
+        "arctan",
+        "sinh",
+        "arcsinh",
+        "arctanh",
+        "expm1",
+        "log1p",
+        "log2",
+        "cbrt",
+        "sinc",
+    ):
         mine = qb.hessian(lambda v, f=getattr(qb, name): qb.sum(f(v) * v))(qb.array(x))
         theirs = jax.hessian(lambda v, f=getattr(jnp, name): jnp.sum(f(v) * v))(x)
         np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-10, atol=1e-12)

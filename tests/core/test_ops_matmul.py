@@ -160,7 +160,9 @@ def random_einsum(draw: Any) -> tuple[str, list[np.ndarray]]:
     terms = draw(st.lists(st.text("abcde", min_size=0, max_size=4), min_size=1, max_size=4))
     used = sorted(set("".join(terms)))
     out = "".join(draw(st.permutations(used))[: draw(st.integers(0, len(used)))])
-    return ",".join(terms) + "->" + out, [sample(*(extents[c] for c in t), seed=i) for i, t in enumerate(terms)]
+    return ",".join(terms) + "->" + out, [
+        sample(*(extents[c] for c in t), seed=i) for i, t in enumerate(terms)
+    ]
 
 
 @settings(max_examples=150, deadline=None)

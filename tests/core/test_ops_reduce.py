@@ -48,7 +48,9 @@ def test_norm_is_that_of_numpy(axis: object, keepdims: bool) -> None:
 
 @pytest.mark.parametrize("factor", [1e300, 1e200, 1.0, 1e-200, 1e-300, 5e-324])
 def test_norm_neither_overflows_nor_underflows(factor: float) -> None:
-    assert reduce.norm(tensor(np.array([3.0, 4.0]) * factor)).numpy() == pytest.approx(5.0 * factor, rel=1e-15)
+    assert reduce.norm(tensor(np.array([3.0, 4.0]) * factor)).numpy() == pytest.approx(
+        5.0 * factor, rel=1e-15
+    )
 
 
 @pytest.mark.parametrize("exponent", [-149, -140, -126, -91, -60, -50, -49, 0, 49, 50, 51, 90, 124, 125])

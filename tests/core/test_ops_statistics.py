@@ -30,7 +30,10 @@ def test_reductions(name: str, axis: Any, keepdims: bool) -> None:
     ours, theirs = getattr(qb, name), getattr(np, name)
     x = np.where(X > 1.0, NAN, X) if name.startswith("nan") else X
     close(ours(qb.array(x), axis, keepdims), theirs(x, axis=axis, keepdims=keepdims))
-    close(qb.jit(lambda v: ours(v, axis=axis, keepdims=keepdims))(qb.array(x)), theirs(x, axis=axis, keepdims=keepdims))
+    close(
+        qb.jit(lambda v: ours(v, axis=axis, keepdims=keepdims))(qb.array(x)),
+        theirs(x, axis=axis, keepdims=keepdims),
+    )
 
 
 @pytest.mark.parametrize("name", ["var", "std"])
@@ -84,7 +87,11 @@ def test_products_of_any_length(n: int) -> None:
 def test_products_with_zeros_differentiate() -> None:
     assert qb.grad(qb.prod)(qb.array([0.0, 3.0, 4.0])).tolist() == [12.0, 0.0, 0.0]
     assert qb.grad(qb.prod)(qb.array([0.0, 3.0, 0.0])).tolist() == [0.0, 0.0, 0.0]
-    assert qb.hessian(qb.prod)(qb.array([0.0, 3.0, 0.0])).tolist() == [[0.0, 0.0, 3.0], [0.0, 0.0, 0.0], [3.0, 0.0, 0.0]]
+    assert qb.hessian(qb.prod)(qb.array([0.0, 3.0, 0.0])).tolist() == [
+        [0.0, 0.0, 3.0],
+        [0.0, 0.0, 0.0],
+        [3.0, 0.0, 0.0],
+    ]
 
 
 def test_every_partial_derivative_of_a_product() -> None:
@@ -142,7 +149,11 @@ def test_logsumexp_of_nothing_has_derivative_zero() -> None:
     assert qb.grad(lambda v: qb.sum(f(v)))(x).tolist() == [[0.0, 0.0], [1.0, 0.0], [0.5, 0.5]]
     assert qb.jvp(f, (x,), (qb.ones((3, 2)),))[1].tolist() == [0.0, 1.0, 1.0]
     hessian = np.asarray(qb.vmap(qb.hessian(qb.logsumexp))(x))
-    assert hessian.tolist() == [[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]], [[0.25, -0.25], [-0.25, 0.25]]]
+    assert hessian.tolist() == [
+        [[0.0, 0.0], [0.0, 0.0]],
+        [[0.0, 0.0], [0.0, 0.0]],
+        [[0.25, -0.25], [-0.25, 0.25]],
+    ]
 
 
 def test_softmax_with_infinities() -> None:

@@ -202,7 +202,12 @@ def test_long_lists_of_differences_are_cut() -> None:
 def test_paths() -> None:
     t = {"layers": [{"w": 1, "b": 2}], "at": Point(3, Layer(4, None))}
     named = tree.flatten_with_paths(t)
-    assert named == [(("at", "x"), 3), (("at", "y", "w"), 4), (("layers", "0", "b"), 2), (("layers", "0", "w"), 1)]
+    assert named == [
+        (("at", "x"), 3),
+        (("at", "y", "w"), 4),
+        (("layers", "0", "b"), 2),
+        (("layers", "0", "w"), 1),
+    ]
     assert tree.flatten_with_paths(5) == [((), 5)]
 
 
@@ -259,7 +264,11 @@ def test_deep_trees() -> None:
     for _ in range(200):
         deep = [deep]
     leaves, treedef = tree.flatten(deep)
-    assert leaves == [1] and tree.unflatten(treedef, leaves) == deep and hash(treedef) == hash(tree.flatten(deep)[1])
+    assert (
+        leaves == [1]
+        and tree.unflatten(treedef, leaves) == deep
+        and hash(treedef) == hash(tree.flatten(deep)[1])
+    )
 
 
 def test_threads_meet_new_classes_together() -> None:

@@ -124,7 +124,9 @@ def test_results_own_their_memory(n):
 
 
 def test_many_threads_at_once():
-    run = compiled(lambda x: (qb.sin(x) @ qb.cos(x).T, qb.sum(x)), ShapeDtype((120, 120)))  # with a large workspace
+    run = compiled(
+        lambda x: (qb.sin(x) @ qb.cos(x).T, qb.sum(x)), ShapeDtype((120, 120))
+    )  # with a large workspace
     assert run.entry.workspace_nbytes > 0
     inputs = [qb.array(np.random.default_rng(i).normal(size=(120, 120))) for i in range(8)]
     want = [[t.numpy().copy() for t in run(x)] for x in inputs]

@@ -52,7 +52,6 @@ def rng():
 def test_every_op_on_its_samples(case):
     operands = table.tensors(case.operands())
 
-
     def function(*xs):
         out = bind(case.op, xs, case.sample.params)
         return out if case.op.multiple else (out,)
@@ -77,7 +76,19 @@ def test_every_extent_with_every_width(rng, extent, dtype, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "shape",
-    [(1, 5), (3, 1), (2, 3), (9, 4), (7, 13), (64, 16), (5, 100), (100, 3), (2, 3, 17), (3, 5, 8, 9), (2, 1, 3, 1, 7)],
+    [
+        (1, 5),
+        (3, 1),
+        (2, 3),
+        (9, 4),
+        (7, 13),
+        (64, 16),
+        (5, 100),
+        (100, 3),
+        (2, 3, 17),
+        (3, 5, 8, 9),
+        (2, 1, 3, 1, 7),
+    ],
 )
 def test_reductions_along_any_axes_share_a_kernel(rng, shape, width):
     x, y = rng.normal(size=shape), rng.normal(size=shape)
@@ -129,7 +140,14 @@ def test_bool_reductions_and_logic(rng, width):
 
         def f(x, y):
             z = qb.logical_or(x, qb.logical_not(y))
-            outs = [z, qb.logical_and(x, y), qb.equal(x, y), qb.not_equal(x, y), qb.less(x, y), qb.where(x, y, z)]
+            outs = [
+                z,
+                qb.logical_and(x, y),
+                qb.equal(x, y),
+                qb.not_equal(x, y),
+                qb.less(x, y),
+                qb.where(x, y, z),
+            ]
             outs += [bind(OPS[n], (z,), {"axes": (0,)}) for n in ("reduce_any", "reduce_all")]
             outs += [bind(OPS[n], (x,), {"axes": tuple(range(x.ndim))}) for n in ("reduce_any", "reduce_all")]
             return tuple(outs)
@@ -192,7 +210,9 @@ def test_paddings_are_read_as_views(rng, shape, dtype, width):
         c = structure.pad(c, (0,) * rank, (1,) * rank, (0,) * rank)
         d = structure.permute(b, tuple(reversed(range(rank))))
         e = structure.strided_slice(b, (1,) * rank, b.shape, (3,) * rank)
-        g = structure.broadcast(structure.reshape_to(c, (*c.shape, 1)), (4, *c.shape, 2), tuple(range(1, rank + 2)))
+        g = structure.broadcast(
+            structure.reshape_to(c, (*c.shape, 1)), (4, *c.shape, 2), tuple(range(1, rank + 2))
+        )
         nothing = structure.strided_slice(b, (0,) * rank, (9, *b.shape[1:]), (1,) * rank)
         outs = [a, b, c, d, whole(b), e, whole(e), g, nothing, structure.reshape_to(b, (b.size,))]
         if x.dtype is qb.bool_:
@@ -209,7 +229,17 @@ def test_outputs_that_are_inputs_constants_or_repeated(rng):
 
     def f(x):
         y = x + c
-        return x, y, y, qb.full((2, 2), 3.0) * 1.0, c, big, structure.reshape_to(y, (12,)), qb.sum(x * 2.0), big * 2.0
+        return (
+            x,
+            y,
+            y,
+            qb.full((2, 2), 3.0) * 1.0,
+            c,
+            big,
+            structure.reshape_to(y, (12,)),
+            qb.sum(x * 2.0),
+            big * 2.0,
+        )
 
     check(f, x)
 
@@ -281,8 +311,12 @@ def programs(draw):
                 axis = j % a.ndim
                 step = -1 if i % 2 else 1
                 start = tuple((n - 1 if step < 0 else 0) if k == axis else 0 for k, n in enumerate(a.shape))
-                stop = tuple((-1 if step < 0 else (n + 1) // 2) if k == axis else n for k, n in enumerate(a.shape))
-                new = structure.strided_slice(a, start, stop, tuple(step if k == axis else 1 for k in range(a.ndim)))
+                stop = tuple(
+                    (-1 if step < 0 else (n + 1) // 2) if k == axis else n for k, n in enumerate(a.shape)
+                )
+                new = structure.strided_slice(
+                    a, start, stop, tuple(step if k == axis else 1 for k in range(a.ndim))
+                )
                 if j % 3 == 0:
                     new = structure.concatenate((new, a), axis)
             elif kind == 8 and a.ndim:

@@ -54,7 +54,9 @@ def calls(program):
 def close(got, expected, tolerance=None):
     eps = np.finfo(got.dtype).eps
     assert got.shape == expected.shape
-    np.testing.assert_allclose(got, expected, rtol=0, atol=(tolerance or 500) * eps * max(1.0, np.abs(expected).max()))
+    np.testing.assert_allclose(
+        got, expected, rtol=0, atol=(tolerance or 500) * eps * max(1.0, np.abs(expected).max())
+    )
 
 
 # --- what is called ---------------------------------------------------------------------------------------------------
@@ -65,7 +67,9 @@ MATRIX, COLUMNS = qb.ShapeDtype((6, 6)), qb.ShapeDtype((6, 2))
 def test_one_factorisation_serves_forward_and_backward_pass():
     program = reverse.vjp(traced(lambda a, b: [la.solve(a, b)], MATRIX, COLUMNS))
     assert calls(program)[0] == ["lu", "lu_solve", "lu_solve"]
-    both = traced(lambda a, b: [la.solve(a, b), la.solve(a, b[:, 0]), *la.slogdet(a), la.det(a)], MATRIX, COLUMNS)
+    both = traced(
+        lambda a, b: [la.solve(a, b), la.solve(a, b[:, 0]), *la.slogdet(a), la.det(a)], MATRIX, COLUMNS
+    )
     assert calls(both)[0].count("lu") == 1
 
 
@@ -96,7 +100,9 @@ def test_factors_against_scipy(n, dtype, width):
     for transposed in (False, True):
         (x,) = run(lambda f, p, b, t=transposed: [lu_solve(f, p, b, t)], factors, pivots, b, width=width)
         for k in range(2):
-            expected = scipy.linalg.lu_solve((factors[k].T, pivots[k].astype(np.int32)), b[k], trans=int(transposed))
+            expected = scipy.linalg.lu_solve(
+                (factors[k].T, pivots[k].astype(np.int32)), b[k], trans=int(transposed)
+            )
             close(x[k], expected)
     det, sign = run(lambda f, p: [lu_det(f, p), lu_det(f, p, True)], factors, pivots, width=width)
     close(det, np.linalg.det(a))
@@ -105,7 +111,10 @@ def test_factors_against_scipy(n, dtype, width):
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 9])
 def test_the_pivot_is_the_first_of_the_largest(n):
-    a = np.where(np.arange(n * n).reshape(n, n) % 3 == 1, -2.0, 2.0) + np.diag(np.arange(n, dtype=float))[::-1]
+    a = (
+        np.where(np.arange(n * n).reshape(n, n) % 3 == 1, -2.0, 2.0)
+        + np.diag(np.arange(n, dtype=float))[::-1]
+    )
     factors, pivots = run(lu, a)
     expected, interchanges = scipy.linalg.lu_factor(a)
     np.testing.assert_array_equal(pivots, interchanges)
@@ -119,7 +128,9 @@ def test_triangular_systems_with_transposed_matrices(lower, trans):
     (x,) = run(lambda a, b: [la.triangular_solve(a.T, b, lower=lower, trans=trans)], a, b)
     close(x, scipy.linalg.solve_triangular(a.T, b, lower=lower, trans=trans))
     stack, columns = np.stack([a, 2.0 * a]), np.stack([b, b])
-    (x,) = run(lambda a, b: [la.triangular_solve(qb.swapaxes(a, 1, 2), b, lower=lower, trans=trans)], stack, columns)
+    (x,) = run(
+        lambda a, b: [la.triangular_solve(qb.swapaxes(a, 1, 2), b, lower=lower, trans=trans)], stack, columns
+    )
     close(x[1], 0.5 * scipy.linalg.solve_triangular(a.T, b, lower=lower, trans=trans))
 
 
@@ -181,7 +192,12 @@ def test_operands_in_any_layout(n, k, turned, sliced, seed):
     def ours(a, b):
         m = a.T if turned else a[:, ::-1]
         r = (b[:, ::2] if sliced else b[:, n:]).T * 2.0
-        return [la.solve(m + 0.0, r), la.solve(m, r), la.cholesky(m @ m.T) + 1.0, la.det(qb.broadcast_to(m, (2, n, n)))]
+        return [
+            la.solve(m + 0.0, r),
+            la.solve(m, r),
+            la.cholesky(m @ m.T) + 1.0,
+            la.det(qb.broadcast_to(m, (2, n, n))),
+        ]
 
     m = a.T if turned else a[:, ::-1]
     r = (b[:, ::2] if sliced else b[:, n:]).T * 2.0
@@ -191,7 +207,9 @@ def test_operands_in_any_layout(n, k, turned, sliced, seed):
     expected = np.linalg.solve(m, r)
     tolerance = 1e-13 * np.linalg.cond(m) * max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(x, expected, rtol=0, atol=tolerance)
-    np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance)  # of the transposed system, where `turned`
+    np.testing.assert_allclose(
+        y, expected, rtol=0, atol=tolerance
+    )  # of the transposed system, where `turned`
     np.testing.assert_allclose(factor, np.linalg.cholesky(m @ m.T) + 1.0, rtol=0, atol=1e-8)
     np.testing.assert_allclose(det, [np.linalg.det(m)] * 2, rtol=1e-10, atol=1e-12)
 
@@ -201,7 +219,12 @@ def test_one_by_one_between_elementwise_ops():
     a = np.array([[4.0]])
 
     def f(a):
-        return [la.cholesky(a) * 3.0, la.solve(a + 1.0, a) * a, la.det(a * 2.0) + 1.0, la.slogdet(-a)[0] * 2.0]
+        return [
+            la.cholesky(a) * 3.0,
+            la.solve(a + 1.0, a) * a,
+            la.det(a * 2.0) + 1.0,
+            la.slogdet(-a)[0] * 2.0,
+        ]
 
     out = run(f, a)
     assert [float(x.ravel()[0]) for x in out] == [6.0, 3.2, 9.0, -2.0]

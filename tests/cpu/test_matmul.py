@@ -59,7 +59,11 @@ def test_matrices_in_every_layout(m, k, n, left, right, dtype, width):
     y = rng.normal(size=[sizes[a] for a in right]).astype(dtype)
     contract = ((left.index("k"),), (right.index("k"),))
     check(
-        lambda x, y: dot_general(x, y, contract), lambda x, y: np.einsum(f"{left},{right}->mn", x, y), x, y, width=width
+        lambda x, y: dot_general(x, y, contract),
+        lambda x, y: np.einsum(f"{left},{right}->mn", x, y),
+        x,
+        y,
+        width=width,
     )
 
 
@@ -73,7 +77,9 @@ def test_large_products_through_blas(dtype, transposed):
     y = rng.normal(size=(n, k) if transposed[1] else (k, n)).astype(dtype)
     contract = ((0 if transposed[0] else 1,), (1 if transposed[1] else 0,))
     program, _ = trace(lambda x, y: (dot_general(x, y, contract),), [qb.array(x).aval, qb.array(y).aval])
-    assert CpuBackend().lower(program, "cpu").generate().blas == ("dgemm" if dtype is np.float64 else "sgemm",)
+    assert CpuBackend().lower(program, "cpu").generate().blas == (
+        "dgemm" if dtype is np.float64 else "sgemm",
+    )
     check(
         lambda x, y: dot_general(x, y, contract),
         lambda x, y: (x.T if transposed[0] else x) @ (y.T if transposed[1] else y),

@@ -23,7 +23,17 @@ from quabla.ops.shape import astype
 from quabla.ops.structure import broadcast
 from quabla.shapes import normalize_axis
 
-__all__ = ["cholesky", "cho_solve", "det", "inv", "norm", "slogdet", "solve", "solve_triangular", "triangular_solve"]
+__all__ = [
+    "cholesky",
+    "cho_solve",
+    "det",
+    "inv",
+    "norm",
+    "slogdet",
+    "solve",
+    "solve_triangular",
+    "triangular_solve",
+]
 
 solve_triangular = triangular_solve
 
@@ -106,7 +116,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     given = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
     axes = tuple(normalize_axis(a, x.ndim, "norm") for a in given)
     if len(axes) not in (1, 2) or len(set(axes)) != len(axes):
-        raise ShapeError(f"norm: takes one axis for vectors or two for matrices, got {given} for an array {x.aval}")
+        raise ShapeError(
+            f"norm: takes one axis for vectors or two for matrices, got {given} for an array {x.aval}"
+        )
     if ord is None or (ord == "fro" and len(axes) == 2) or (ord == 2 and len(axes) == 1):
         return reduce.norm(x, axes, keepdims)
     return _of_vectors(x, ord, axes, keepdims) if len(axes) == 1 else _of_matrices(x, ord, axes, keepdims)

@@ -522,7 +522,9 @@ def _compare(a: Any, b: Any, path: Path, lines: list[str]) -> None:
             if a[1] is None:
                 lines.append(f"  {at}: expected {len(ours)} elements, got {len(theirs)}")
             else:
-                parts = [f"missing {_listed(missing)}"] * bool(missing) + [f"extra {_listed(extra)}"] * bool(extra)
+                parts = [f"missing {_listed(missing)}"] * bool(missing) + [f"extra {_listed(extra)}"] * bool(
+                    extra
+                )
                 lines.append(f"  {at}: keys {' and '.join(parts)}")
         elif a[1] != b[1]:
             lines.append(f"  {at}: the default factories differ")

@@ -41,7 +41,9 @@ class CpuLowered:
     def generate(self, vector_bytes: int | None = None) -> Generated:
         """The code for this machine, with its widest vectors unless their width in bytes is given."""
         host = engine.host()
-        return generate(self.plan, vector_bytes or host.vector_bytes, host.has_fma, engine.function_attributes())
+        return generate(
+            self.plan, vector_bytes or host.vector_bytes, host.has_fma, engine.function_attributes()
+        )
 
 
 class CpuBackend:
@@ -56,7 +58,10 @@ class CpuBackend:
 
         ops = tuple(sorted([n for n, op in OPS.items() if knows(n) or op.decompose is not None]))
         return BackendCapabilities(
-            dtypes=("float64", "float32", "bool", "int64"), ops=ops, determinism="bitwise", native_float64=True
+            dtypes=("float64", "float32", "bool", "int64"),
+            ops=ops,
+            determinism="bitwise",
+            native_float64=True,
         )
 
     def devices(self) -> Sequence[str]:
@@ -144,7 +149,9 @@ def compile_program(generated: Generated) -> Compiled:
     return _once(key, generated.text, ENTRY, imports, tuple(keep))
 
 
-def _once(key: object, module: str, symbol: str, imports: dict[str, int], keep: tuple[object, ...]) -> Compiled:
+def _once(
+    key: object, module: str, symbol: str, imports: dict[str, int], keep: tuple[object, ...]
+) -> Compiled:
     with _lock:
         found = _compiled.get(key)
     if found is not None:

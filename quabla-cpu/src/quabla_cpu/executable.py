@@ -95,4 +95,6 @@ def check_inputs(inputs: Sequence[Tensor], avals: Sequence[ShapeDtype], what: st
         if x.aval.shape != aval.shape:
             raise ShapeError(f"{what} {i} is {x.aval!r} where the program takes {aval!r}")
         if x.aval.dtype is not aval.dtype:
-            raise DtypeError(f"{what} {i} is {x.aval!r} where the program takes {aval!r}; convert it with astype")
+            raise DtypeError(
+                f"{what} {i} is {x.aval!r} where the program takes {aval!r}; convert it with astype"
+            )

@@ -33,7 +33,9 @@ _IN_PLACE = 64  # multiplications that are written into the program itself
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
 _PANEL = 64 << 10  # bytes that may be packed, on the native stack
-_STRIDED_FROM = 100_000  # multiplications from which BLAS does better than vectors gathered one element at a time
+_STRIDED_FROM = (
+    100_000  # multiplications from which BLAS does better than vectors gathered one element at a time
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ def _function(code: Code, p: Product, tiling: _Tiling) -> str:
     """The module that holds the loops of a product."""
     module = text.Module(code.b.module.attributes)
     b = module.function(
-        PRODUCT, "void", [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias writeonly")]
+        PRODUCT,
+        "void",
+        [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias writeonly")],
     )
     _write_tiles(Code(b, code.vector_bytes, code.fma), p, tiling, b.arguments)
     b.ret()
@@ -154,8 +158,12 @@ def _best(code: Code, m: Axis, n: Axis, p: Product) -> _Tiling:
     registers = 24 if code.vector_bytes == 64 else 12  # accumulators
     terms = math.prod([a.extent for a in p.k])
     choices = [
-        _tiling(False, _Side(n.extent, n.right, n.out), m.extent, terms, itemsize, code.vector_bytes, registers),
-        _tiling(True, _Side(m.extent, m.left, m.out), n.extent, terms, itemsize, code.vector_bytes, registers),
+        _tiling(
+            False, _Side(n.extent, n.right, n.out), m.extent, terms, itemsize, code.vector_bytes, registers
+        ),
+        _tiling(
+            True, _Side(m.extent, m.left, m.out), n.extent, terms, itemsize, code.vector_bytes, registers
+        ),
     ]
     return min(choices, key=lambda t: t.cost)
 
@@ -241,11 +249,14 @@ class _Tiles:
         extent, v_stride, s_stride = self.terms[depth]
         inner: Callable[[Value, Value, list[Value]], list[Value]]
         if depth + 1 < len(self.terms):
+
             def inner(x: Value, y: Value, z: list[Value]) -> list[Value]:
                 return self._sums(depth + 1, x, y, z, starts, rows)
         else:
+
             def inner(x: Value, y: Value, z: list[Value]) -> list[Value]:
                 return self._term(x, y, z, starts, rows)
+
             if extent * len(sums) <= _UNROLLED or extent <= 2:
                 for j in range(extent):
                     x = b.gep(self.element, vectors, j * v_stride) if j else vectors
@@ -315,7 +326,12 @@ def _blas_flags(p: Product, m: Axis, n: Axis) -> tuple[str, int, str, int, int] 
 
     None where the strides are none that BLAS knows.
     """
-    if len(p.k) != 1 or n.out != 1 or m.out < n.extent or max(m.extent, n.extent, p.k[0].extent, m.out) >= 2**31:
+    if (
+        len(p.k) != 1
+        or n.out != 1
+        or m.out < n.extent
+        or max(m.extent, n.extent, p.k[0].extent, m.out) >= 2**31
+    ):
         return None
     (k,) = p.k
     left = _leading(m.left, m.extent, k.left, k.extent)

@@ -165,8 +165,15 @@ class _Nest:
         self.code, self.b = code, code.b
         self.s = schedule
         self.domain, self.body = schedule.kernel.domain, schedule.kernel.body
-        self.axis, self.lanes, self.starts, self.order = schedule.axis, schedule.lanes, schedule.starts, schedule.order
-        self.values: list[Any] = [None] * len(self.body)  # a scalar, or a list with a vector per vector of the tile
+        self.axis, self.lanes, self.starts, self.order = (
+            schedule.axis,
+            schedule.lanes,
+            schedule.starts,
+            schedule.order,
+        )
+        self.values: list[Any] = [None] * len(
+            self.body
+        )  # a scalar, or a list with a vector per vector of the tile
         self.spread: set[int] = set()  # entries that are needed as vectors
         self.vectors: dict[int, Value] = {}  # those of them that are scalars, spread over lanes
         self.addresses: dict[int, Value] = {}
@@ -201,7 +208,9 @@ class _Nest:
             else:
                 assert type(e) is Reduce
                 spread.add(e.value)
-                self.start_of[i] = min([depth_of[a] - 1 for a in e.axes if a in depth_of], default=len(self.order))
+                self.start_of[i] = min(
+                    [depth_of[a] - 1 for a in e.axes if a in depth_of], default=len(self.order)
+                )
                 at, varies = -1, False
             level.append(at)
             self.varies.append(varies)
@@ -217,7 +226,9 @@ class _Nest:
             if type(e) is Load or type(e) is Store or type(e) is Reduce:
                 base = pointers[e.buffer]
                 kind = _MEMORY[e.buffer.dtype.name]
-                self.addresses[i] = self.b.gep(kind, base, e.offset, inbounds=_inside(e)) if e.offset else base
+                self.addresses[i] = (
+                    self.b.gep(kind, base, e.offset, inbounds=_inside(e)) if e.offset else base
+                )
         if self.s.tiles == 1 and self.axis >= 0:
             self._static_masks()
         self._inside(0, {})
@@ -373,7 +384,9 @@ class _Nest:
         inside: Value | None = None  # of the bounds along the loops
         for axis in self.order:
             if axis != self.axis and self._cut(e, axis):
-                inside = self._both(inside, self._within(self.indices[axis], e.bounds[axis], self.domain[axis]))
+                inside = self._both(
+                    inside, self._within(self.indices[axis], e.bounds[axis], self.domain[axis])
+                )
         address = self.addresses[i]
         stride = e.strides[self.axis] if self.axis >= 0 else 0
         zero = text.constant(register_type(d), 0)
@@ -401,7 +414,9 @@ class _Nest:
                 if stride == 1:
                     x = b.masked_load(kind, at, mask, align=d.itemsize)
                 else:
-                    steps = b.mul(b.iota(f"<{self.lanes} x i64>"), text.constant(f"<{self.lanes} x i64>", stride))
+                    steps = b.mul(
+                        b.iota(f"<{self.lanes} x i64>"), text.constant(f"<{self.lanes} x i64>", stride)
+                    )
                     x = b.gather(kind, b.gep(_MEMORY[d.name], at, steps, inbounds=False), mask)
                 if d.name == "bool":
                     x = b.icmp("ne", x, text.constant(kind, 0))
@@ -427,7 +442,11 @@ class _Nest:
 
     def _at(self, i: int, e: Any, start: int) -> Value:
         address = self.addresses[i]
-        return self.b.gep(_MEMORY[e.buffer.dtype.name], address, start * e.strides[self.axis]) if start else address
+        return (
+            self.b.gep(_MEMORY[e.buffer.dtype.name], address, start * e.strides[self.axis])
+            if start
+            else address
+        )
 
     def _store(self, i: int, e: Store) -> None:
         d = e.buffer.dtype
@@ -468,7 +487,9 @@ class _Nest:
                 xs = [b.fpext(x, "double") if text.element(x.type) == "float" else x for x in xs]
             if self.axis in e.axes:
                 neutral = text.constant(text.vector(fold.type, self.lanes), fold.neutral)
-                xs = [x if m is None else b.select(m, x, neutral) for x, m in zip(xs, self.masks, strict=True)]
+                xs = [
+                    x if m is None else b.select(m, x, neutral) for x, m in zip(xs, self.masks, strict=True)
+                ]
             if level == len(self.order):
                 self._finish(i, xs, level)
             else:

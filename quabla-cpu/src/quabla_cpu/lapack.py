@@ -111,7 +111,10 @@ def _systems(code: Code, count: int, *parts: tuple[Value, int]) -> Iterator[list
 def _copy(code: Code, buffer: Buffer, offset: int, shape: Shape, to: Buffer, strides: Shape) -> None:
     """Copy an array into another order of elements."""
     domain = tuple([n for n in shape if n != 1])
-    body: tuple[Entry, ...] = (Load(buffer, offset, contiguous(domain)), Store(0, to, 0, squeeze(shape, strides)))
+    body: tuple[Entry, ...] = (
+        Load(buffer, offset, contiguous(domain)),
+        Store(0, to, 0, squeeze(shape, strides)),
+    )
     write_kernel(code, collapse(Kernel(domain, body)))
     _forget(code, to)
 
@@ -186,7 +189,9 @@ def _lu_solve(code: Code, step: Call) -> None:
         branch.results()
 
 
-def _substitute(c: _Caller, a: Value, x: Value, n: int, k: int, triangle: str, transposed: str, diagonal: str) -> None:
+def _substitute(
+    c: _Caller, a: Value, x: Value, n: int, k: int, triangle: str, transposed: str, diagonal: str
+) -> None:
     """Solve a triangular system in place; the flags describe `a` as LAPACK sees it, `x` has rows."""
     if k == 1:
         c.call("trsv", triangle, transposed, diagonal, n, a, n, x, 1)
@@ -195,7 +200,9 @@ def _substitute(c: _Caller, a: Value, x: Value, n: int, k: int, triangle: str, t
         c.call("trsm", "R", triangle, turned, diagonal, k, n, 1.0, a, n, x, k)
 
 
-_FAR = 2.0**500  # between its inverse and it, numbers can be multiplied once without leaving the range of float64
+_FAR = (
+    2.0**500
+)  # between its inverse and it, numbers can be multiplied once without leaving the range of float64
 
 
 @routine("lu_det")
@@ -332,7 +339,9 @@ def _eliminate_column(c: _Caller, n: int, j: Value, x: Value, y: Value, z: Value
             best, row, column = columns.values
             size = b.fabs(c.load(z, times(b, i, n), k))
             larger = b.fcmp("ogt", size, best)
-            columns.update(b.select(larger, size, best), b.select(larger, i, row), b.select(larger, k, column))
+            columns.update(
+                b.select(larger, size, best), b.select(larger, i, row), b.select(larger, k, column)
+            )
         rows.update(*columns.results)
     best, row, column = rows.results
     own = times(b, j, n)

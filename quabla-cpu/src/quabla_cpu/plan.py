@@ -52,10 +52,14 @@ class CpuTrainingPlan:
                 f"and returns {count + 1} outputs; this program has {len(ins)} and {len(outs)}"
             )
         if outs[-1].shape != ():
-            raise ShapeError(f"training_plan: the loss, the last output, must have shape (), got {outs[-1]!r}")
+            raise ShapeError(
+                f"training_plan: the loss, the last output, must have shape (), got {outs[-1]!r}"
+            )
         for i, (before, after) in enumerate(zip(ins, outs[:-1], strict=False)):
             if before.shape != after.shape or before.dtype is not after.dtype:
-                raise ShapeError(f"training_plan: state {i} is {before!r} and becomes {after!r}; it must keep its type")
+                raise ShapeError(
+                    f"training_plan: state {i} is {before!r} and becomes {after!r}; it must keep its type"
+                )
         check_inputs(state, ins[:count], "state")
         check_inputs(data, ins[count:], "data")
         entry = executable.entry
@@ -79,11 +83,13 @@ class CpuTrainingPlan:
             table[-2:] = blocks[1 - i], workspace
         self._record = np.zeros(_WORDS, np.uintp)
         self._record[_ENTRY] = executable.address
-        self._record[_TABLES :] = [table.ctypes.data for table in self._tables]
+        self._record[_TABLES:] = [table.ctypes.data for table in self._tables]
         for x, offset in zip(state, entry.out_offsets, strict=False):
             self._write(0, x, offset)
         if outs[-1].dtype.kind == "f":
-            self._write(0, wrap_as(np.full((), np.nan, outs[-1].dtype.numpy), outs[-1]), entry.out_offsets[-1])
+            self._write(
+                0, wrap_as(np.full((), np.nan, outs[-1].dtype.numpy), outs[-1]), entry.out_offsets[-1]
+            )
         self._library = engine.link(
             [engine.compile(_stepper())], _EXPORTS, {_RECORD: self._record.ctypes.data}
         )
@@ -130,7 +136,9 @@ class CpuTrainingPlan:
             DtypeError: where the dtype is another.
         """
         if not 0 <= index < len(self._data):
-            raise ShapeError(f"replace: there are {len(self._data)} data inputs, counted from 0; got index {index}")
+            raise ShapeError(
+                f"replace: there are {len(self._data)} data inputs, counted from 0; got index {index}"
+            )
         check_inputs([data], [self._data[index].aval], "data")
         with self._held():
             self._data[index] = data
@@ -152,7 +160,9 @@ class CpuTrainingPlan:
 
 def _read(block: np.ndarray, i: int, plan: CpuTrainingPlan) -> Tensor:
     aval, offset = plan._avals[i], plan._offsets[i]
-    return wrap_as(block[offset : offset + aval.nbytes].view(aval.dtype.numpy).reshape(aval.shape).copy(), aval)
+    return wrap_as(
+        block[offset : offset + aval.nbytes].view(aval.dtype.numpy).reshape(aval.shape).copy(), aval
+    )
 
 
 def _stepper() -> str:

@@ -99,7 +99,9 @@ def lu_solve(
         _store(b, [b.select(singular, nan, row[0]) for row in rows], base, offsets)
 
 
-def _substitute(b: Builder, rows: Matrix, element: Callable[[int, int], Value], order: range, unit: bool) -> None:
+def _substitute(
+    b: Builder, rows: Matrix, element: Callable[[int, int], Value], order: range, unit: bool
+) -> None:
     done: list[int] = []
     for i in order:
         y = rows[i][0]

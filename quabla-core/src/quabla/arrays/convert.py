@@ -56,7 +56,9 @@ def array(obj: Any, dtype: Any = None) -> Any:
         (quabla.bool, quabla.float32)
     """
     made = _convert(obj, dtype, "array")
-    return shared(obj, aval_of(obj.aval.shape, obj.aval.dtype)) if made is obj and type(obj) is Tensor else made
+    return (
+        shared(obj, aval_of(obj.aval.shape, obj.aval.dtype)) if made is obj and type(obj) is Tensor else made
+    )
 
 
 def asarray(obj: Any, dtype: Any = None) -> Any:
@@ -106,7 +108,11 @@ def as_operand(x: Any, where: str) -> Any:
 
 
 def _looks_like_data(x: Any) -> bool:
-    return isinstance(x, list | tuple | range | memoryview) or hasattr(x, "__array__") or hasattr(x, "__dlpack__")
+    return (
+        isinstance(x, list | tuple | range | memoryview)
+        or hasattr(x, "__array__")
+        or hasattr(x, "__dlpack__")
+    )
 
 
 def _float(x: Any, where: str) -> float:
@@ -164,9 +170,13 @@ def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
             remedy = _ACCEPTED
         raise DtypeError(f"{where}: dtype {given} is not supported; {remedy}")
     if isinstance(a, np.ma.MaskedArray):
-        raise DtypeError(f"{where}: masked arrays are not supported; fill the entries, as in a.filled(numpy.nan)")
+        raise DtypeError(
+            f"{where}: masked arrays are not supported; fill the entries, as in a.filled(numpy.nan)"
+        )
     if a.size == 0:
-        raise ShapeError(f"{where}: the array is empty, its shape is {a.shape}; every extent must be at least 1")
+        raise ShapeError(
+            f"{where}: the array is empty, its shape is {a.shape}; every extent must be at least 1"
+        )
     if to is None:
         target = given if given in _KEPT else float64.numpy
     else:
@@ -185,7 +195,9 @@ def _from_foreign(obj: Any, to: dtype | None, where: str) -> Tensor:
         try:
             there = np.asarray(obj)
         except Exception as error:
-            raise DtypeError(f"{where}: this {type(obj).__name__} does not turn into a NumPy array: {error}") from error
+            raise DtypeError(
+                f"{where}: this {type(obj).__name__} does not turn into a NumPy array: {error}"
+            ) from error
         return _from_numpy(there, to, where)
     if not isinstance(obj, str):
         try:
@@ -260,7 +272,9 @@ def _check_lists(obj: Any, shape: tuple[int, ...], path: tuple[int, ...], where:
                 f"neighbour is {expected}; lists of one level must have the same length"
             )
         if not len(obj):
-            raise ShapeError(f"{where}: {at} is an empty {type(obj).__name__}; every extent must be at least 1")
+            raise ShapeError(
+                f"{where}: {at} is an empty {type(obj).__name__}; every extent must be at least 1"
+            )
         for i, element in enumerate(obj):
             _check_lists(element, shape, (*path, i), where)
         return
@@ -275,7 +289,9 @@ def _check_lists(obj: Any, shape: tuple[int, ...], path: tuple[int, ...], where:
     if hasattr(obj, "__array__"):
         _from_numpy(np.asarray(obj), None, where)  # refuses float16, complex and their like by name
         return
-    raise DtypeError(f"{where}: {at} is {_short(obj)}, a {type(obj).__name__}; lists hold numbers, or lists of them")
+    raise DtypeError(
+        f"{where}: {at} is {_short(obj)}, a {type(obj).__name__}; lists hold numbers, or lists of them"
+    )
 
 
 def _short(obj: Any) -> str:

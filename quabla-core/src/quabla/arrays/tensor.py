@@ -206,7 +206,9 @@ class Tensor(_Base):
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError(f"converting {self.aval.dtype} to {np.dtype(dtype)} needs a copy, but copy=False")
+                raise ValueError(
+                    f"converting {self.aval.dtype} to {np.dtype(dtype)} needs a copy, but copy=False"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -242,7 +244,9 @@ class Tensor(_Base):
         return (1, 0)  # the host
 
 
-def _read_only_capsule(array: np.ndarray, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+def _read_only_capsule(
+    array: np.ndarray, stream: Any, max_version: Any, dl_device: Any, copy: bool | None
+) -> Any:
     try:
         return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
     except TypeError:  # NumPy 2.0 knows the unversioned capsule only

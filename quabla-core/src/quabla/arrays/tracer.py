@@ -76,7 +76,9 @@ class Frame:
         self.names: list[str] = []
         self.nodes: list[Node] = new_nodes()
         self.seen: dict[Any, Any] = {}
-        self.captures: dict[TraceTensor, TraceTensor] = {}  # a value of an outer frame -> the input that is it here
+        self.captures: dict[
+            TraceTensor, TraceTensor
+        ] = {}  # a value of an outer frame -> the input that is it here
         self.sources: list[Any] = []  # keeps the tensors in `seen` alive, since they are known by id there
 
     def input(self, aval: ShapeDtype, name: str) -> TraceTensor:
@@ -193,7 +195,8 @@ def check_live(x: TraceTensor) -> None:
     if not x.frame.live:
         raise TracerError(
             f"a traced value ({x.aval}) escaped its trace: it was kept in a global, an attribute or a container while "
-            "its function was traced, and is used after that function returned. Return it from the function, or pass it "
+            "its function was traced, and is used after that function returned. Return it from the function, "
+            "or pass it "
             f"as an argument{user_line()}"
         )
     if x.frame not in _stack.frames:

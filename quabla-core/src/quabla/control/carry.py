@@ -53,7 +53,10 @@ def _named(where: str) -> Callable[..., Any]:
 
 
 def settle(
-    where: str, fun: Callable[..., Any], carry: Carry, stage_step: Callable[[list[ShapeDtype]], tuple[Any, int]]
+    where: str,
+    fun: Callable[..., Any],
+    carry: Carry,
+    stage_step: Callable[[list[ShapeDtype]], tuple[Any, int]],
 ) -> Any:
     """Trace a step until the carry that it returns has the types of the carry that it takes.
 
@@ -63,8 +66,8 @@ def settle(
         where: the loop, for messages.
         fun: the user's step, for messages.
         carry: the initial carry; its arrays are cast in place.
-        stage_step: traces the step for given types of the carry; returns what `stage` does, and how many leading outputs
-            are the carry.
+        stage_step: traces the step for given types of the carry; returns what `stage` does, and how many leading
+            outputs are the carry.
 
     Raises:
         ShapeError: the step returns a carry of another structure or shape.
@@ -74,7 +77,9 @@ def settle(
         avals = [x.aval for x in carry.arrays]
         staged, count = stage_step(avals)
         returned = staged.program.out_avals[:count]
-        wanted = [_agreed(where, fun, carry, i, a, b) for i, (a, b) in enumerate(zip(avals, returned, strict=True))]
+        wanted = [
+            _agreed(where, fun, carry, i, a, b) for i, (a, b) in enumerate(zip(avals, returned, strict=True))
+        ]
         if all(a is w for a, w in zip(avals, wanted, strict=True)):
             rest = staged.program.out_avals[count:]
             staged.program = with_output_types(staged.program, [*wanted, *rest])
@@ -97,7 +102,8 @@ def _agreed(where: str, fun: Any, carry: Carry, i: int, before: ShapeDtype, afte
     if after.weak and before.dtype.kind == "f" and after.dtype.kind == "f":
         return before
     raise DtypeError(
-        f"{where}: the carry must keep its dtype, but {name_of(fun)} takes {before}{at} and returns {after}; convert the "
+        f"{where}: the carry must keep its dtype, but {name_of(fun)} takes {before}{at} and returns {after}; "
+        "convert the "
         "initial carry or the result with astype"
     )
 

@@ -34,7 +34,10 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, fun: Program) -
         outs, t_outs = jvp_values(
             args[0].frame, fun, args[: len(primals)], [next(rest) if m else None for m in moving]
         )
-        return [*outs, *(zeros_like(o) if t is None else t for o, t, m in zip(outs, t_outs, moves, strict=True) if m)]
+        return [
+            *outs,
+            *(zeros_like(o) if t is None else t for o, t, m in zip(outs, t_outs, moves, strict=True) if m),
+        ]
 
     program, _ = trace(run, [x.aval for x in (*primals, *given)])
     outs = bind(checkpoint_op, (*primals, *given), {"fun": program})
@@ -55,7 +58,11 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun
             _, backward = vjp_values(args[0].frame, fun, args[:n], wanted)
             rest = iter(args[n:])
             back = backward([next(rest) if x else None for x in live])
-            return [zeros_like(x) if ct is None else ct for x, ct, w in zip(args[:n], back, wanted, strict=True) if w]
+            return [
+                zeros_like(x) if ct is None else ct
+                for x, ct, w in zip(args[:n], back, wanted, strict=True)
+                if w
+            ]
 
         program, _ = trace(run, [x.aval for x in (*operands, *given)])
         back = iter(bind(checkpoint_op, (*operands, *given), {"fun": program}))
@@ -80,7 +87,9 @@ def _samples() -> Iterator[Sample]:
     for d in (float64, float32):
         x, y = aval_of((3,), d), aval_of((3,), d)
         fun, _ = trace(lambda x, y: [mul(sin(x), y), exp(mul(x, y))], [x, y])
-        yield Sample(f"two_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), {"fun": fun}, only=d)
+        yield Sample(
+            f"two_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), {"fun": fun}, only=d
+        )
 
 
 checkpoint_op = define(

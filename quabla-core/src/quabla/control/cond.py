@@ -39,11 +39,15 @@ from quabla.transforms.staging import name_of, stage, take_apart
 __all__ = ["cond", "cond_op"]
 
 
-def _evaluate(pred: np.ndarray, *operands: np.ndarray, true: Program, false: Program) -> tuple[np.ndarray, ...]:
+def _evaluate(
+    pred: np.ndarray, *operands: np.ndarray, true: Program, false: Program
+) -> tuple[np.ndarray, ...]:
     return tuple(evaluate(true if pred else false, operands))
 
 
-def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, true: Program, false: Program) -> tuple[Any, Any]:
+def _forward(
+    primals: Sequence[Any], tangents: Sequence[Any], *, true: Program, false: Program
+) -> tuple[Any, Any]:
     operands, moving = primals[1:], [t is not None for t in tangents[1:]]
     moves = [a or b for a, b in zip(moved(true, moving), moved(false, moving), strict=True)]
     given = [t for t in tangents[1:] if t is not None]
@@ -53,7 +57,14 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, true: Program, 
             rest = iter(args[len(operands) :])
             ts = [next(rest) if m else None for m in moving]
             outs, t_outs = jvp_values(args[0].frame, program, args[: len(operands)], ts)
-            return [*outs, *(zeros_like(o) if t is None else t for o, t, m in zip(outs, t_outs, moves, strict=True) if m)]
+            return [
+                *outs,
+                *(
+                    zeros_like(o) if t is None else t
+                    for o, t, m in zip(outs, t_outs, moves, strict=True)
+                    if m
+                ),
+            ]
 
         return trace(run, [*(x.aval for x in operands), *(t.aval for t in given)])[0]
 
@@ -62,7 +73,9 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, true: Program, 
     return tuple(outs[: len(moves)]), tuple(next(rest) if m else None for m in moves)
 
 
-def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, true: Program, false: Program) -> Any:
+def _reverse(
+    frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, true: Program, false: Program
+) -> Any:
     pred, values, needs = operands[0], operands[1:], list(wanted[1:])
     outs = bind(cond_op, operands, {"true": committed(true), "false": committed(false)})
 
@@ -77,7 +90,11 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, tru
                 _, backward = vjp_values(inner, program, args[:n], needs)
                 rest = iter(args[n:])
                 back = backward([next(rest) if x else None for x in live])
-                return [zeros_like(x) if ct is None else ct for x, ct, w in zip(args[:n], back, needs, strict=True) if w]
+                return [
+                    zeros_like(x) if ct is None else ct
+                    for x, ct, w in zip(args[:n], back, needs, strict=True)
+                    if w
+                ]
 
             return trace(run, [*(x.aval for x in values), *(ct.aval for ct in given)])[0]
 
@@ -120,7 +137,9 @@ def _select(pred: Any, values: Any, flags: Sequence[bool], size: int, true: Prog
         return bind(cond_op, (some, active, *values), {"true": taken, "false": skipped})
 
     yes, no = lanes(true, pred), lanes(false, logical_not(pred))
-    return tuple(bind(where_op, (broadcast(pred, t.shape, (0,)), t, f), {}) for t, f in zip(yes, no, strict=True))
+    return tuple(
+        bind(where_op, (broadcast(pred, t.shape, (0,)), t, f), {}) for t, f in zip(yes, no, strict=True)
+    )
 
 
 def _samples() -> Iterator[Sample]:
@@ -131,7 +150,11 @@ def _samples() -> Iterator[Sample]:
         for pred in (True, False):
             yield Sample(
                 f"{pred}_{d}",
-                lambda rng, pred=pred: (np.array(pred), rng.uniform(0.5, 2.0, (3,)), rng.uniform(0.5, 2.0, ())),
+                lambda rng, pred=pred: (
+                    np.array(pred),
+                    rng.uniform(0.5, 2.0, (3,)),
+                    rng.uniform(0.5, 2.0, ()),
+                ),
                 {"true": true, "false": false},
                 only=d,
             )
@@ -182,7 +205,9 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     if type(pred) is bool:
         return (true_fun if pred else false_fun)(*operands)
     if type(pred) in (int, float):
-        raise DtypeError(f"cond: the predicate must be bool, got the number {pred!r}; compare it, as in pred != 0.0")
+        raise DtypeError(
+            f"cond: the predicate must be bool, got the number {pred!r}; compare it, as in pred != 0.0"
+        )
     p = operand(pred, "cond")
     if p.dtype is not bool_:
         raise DtypeError(f"cond: the predicate must be bool, got {p.aval}; compare it, as in pred != 0.0")
@@ -195,7 +220,8 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
         return (true_fun if p.numpy().item() else false_fun)(*operands)
     call = take_apart(true_fun, operands, {})
     yes, no = (
-        stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True) for fun in (true_fun, false_fun)
+        stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True)
+        for fun in (true_fun, false_fun)
     )
     (true, false), captures = merge_captures((yes, no))
     avals = same_result(
@@ -206,5 +232,3 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     params = {"true": with_output_types(true, avals), "false": with_output_types(false, avals)}
     outs = bind(cond_op, (p, *call.arrays, *captures), params)
     return yes.result.put_together(outs)
-
-

@@ -26,7 +26,8 @@ __all__ = ["fori_loop", "scan"]
 def _count(where: str, name: str, n: Any) -> int:
     if isinstance(n, TraceTensor):
         raise DtypeError(
-            f"{where}: {name} must be a Python int, got a traced value of type {n.aval}; for a number of steps that is known "
+            f"{where}: {name} must be a Python int, got a traced value of type {n.aval}; for a number of "
+            "steps that is known "
             "only at run time use quabla.while_loop"
         )
     if isinstance(n, bool):
@@ -59,7 +60,9 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
                 return fun(_index(i, lower), state, *ops), ()
             out = fun(state, _index(i, 0) if x is None else x, *ops)
             if not (isinstance(out, (tuple, list)) and len(out) == 2):
-                raise DtypeError(f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {out!r}")
+                raise DtypeError(
+                    f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {out!r}"
+                )
             return out[0], out[1]
 
         def divide(value: Any) -> tuple[list[Any], Any]:
@@ -75,7 +78,9 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
     return stage_step
 
 
-def _run(fun: Any, carry: Carry, operands: Any, slices: Any, length: int, lower: int, where: str, pair: bool) -> Any:
+def _run(
+    fun: Any, carry: Carry, operands: Any, slices: Any, length: int, lower: int, where: str, pair: bool
+) -> Any:
     staged = settle(where, fun, carry, _stage_step(fun, carry, (operands, slices, lower), where, pair))
     program, captures = staged.program, staged.captures
     # The body takes its captures last; as constants they come right after the index and the operands.
@@ -104,10 +109,10 @@ def fori_loop(
     Args:
         lower: the first index, a Python int.
         upper: the index after the last, a Python int. If it is not above `lower`, the result is `init_val`.
-        body_fun: the step. In a trace `i` is a scalar array that adopts the dtype of what it meets; otherwise an int. It may
-            close over traced values.
-        init_val: the initial carry, a pytree of arrays; the step keeps its structure, shapes and dtypes. A Python number
-            adopts the dtype that the step gives it.
+        body_fun: the step. In a trace `i` is a scalar array that adopts the dtype of what it meets; otherwise an int.
+            It may close over traced values.
+        init_val: the initial carry, a pytree of arrays; the step keeps its structure, shapes and dtypes. A Python
+            number adopts the dtype that the step gives it.
         operands: further arguments of the step.
         unroll: record every step by itself, with `i` as an int.
 
@@ -193,14 +198,22 @@ def _length(f: Any, slices: Any, length: Any) -> int:
         sizes.append(aval.shape[0])
     if length is None:
         if not sizes:
-            what = "xs holds no arrays (convert lists of numbers with quabla.array)" if slices.leaves else "there is no xs"
+            what = (
+                "xs holds no arrays (convert lists of numbers with quabla.array)"
+                if slices.leaves
+                else "there is no xs"
+            )
             raise DtypeError(f"scan: {what} and no length; give one of them")
         length = sizes[0]
     steps = _count("scan", "length", length)
     if steps < 1:
-        raise ShapeError(f"scan: length must be at least 1, got {steps}: a scan of no steps has no results to stack")
+        raise ShapeError(
+            f"scan: length must be at least 1, got {steps}: a scan of no steps has no results to stack"
+        )
     if any(n != steps for n in sizes):
-        raise ShapeError(f"scan: the leading axes of xs must all have length {steps}, got {', '.join(map(str, sizes))}")
+        raise ShapeError(
+            f"scan: the leading axes of xs must all have length {steps}, got {', '.join(map(str, sizes))}"
+        )
     return steps
 
 

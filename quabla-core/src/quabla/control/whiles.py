@@ -32,9 +32,9 @@ def while_loop(
 ) -> Any:
     """Run `carry = body_fun(carry, *operands)` while `cond_fun(carry, *operands)` holds.
 
-    Within a trace the loop is one operation that runs natively; on concrete arrays it is a Python loop. Forward mode passes
-    through any loop; reverse mode needs `max_steps`, and costs what was run, not what was allowed. Under `vmap` the loop
-    runs while any example does, and nothing of the steps that an example does not take reaches it.
+    Within a trace the loop is one operation that runs natively; on concrete arrays it is a Python loop. Forward mode
+    passes through any loop; reverse mode needs `max_steps`, and costs what was run, not what was allowed. Under `vmap`
+    the loop runs while any example does, and nothing of the steps that an example does not take reaches it.
 
     Args:
         cond_fun: a function of the carry and the operands that returns a bool scalar.
@@ -109,7 +109,8 @@ def _predicate(cond_fun: Any, value: Any) -> Any:
     p = operand(value, "while_loop")
     if p.dtype is not bool_:
         raise DtypeError(
-            f"while_loop: {name_of(cond_fun)} must return a bool scalar, it returned {p.aval}; compare it, as in c != 0.0"
+            f"while_loop: {name_of(cond_fun)} must return a bool scalar, it returned {p.aval}; compare it, "
+            "as in c != 0.0"
         )
     if p.shape != ():
         raise ShapeError(
@@ -131,5 +132,3 @@ def _eager(cond_fun: Any, body_fun: Any, init: Any, operands: Sequence[Any], max
         keep("while_loop", body_fun, before, carry)
         steps += 1
     return carry
-
-

@@ -43,8 +43,7 @@ def build(items: list[Item], temporary: Callable[[Item], Buffer]) -> tuple[Kerne
         elif item.kind != "result":
             groups.setdefault((item.depth, item.domain), []).append(item)
     steps: list[tuple[int, int, Kernel | Product | Call]] = [
-        (depth, i, _kernel(domain, members))
-        for i, ((depth, domain), members) in enumerate(groups.items())
+        (depth, i, _kernel(domain, members)) for i, ((depth, domain), members) in enumerate(groups.items())
     ]
     for depth, i, item in others:
         steps.append((depth, len(groups) + i, _product(item) if item.kind == "product" else _call(item)))
@@ -138,11 +137,12 @@ def _product(item: Item) -> Product:
     lf, rf = free_axes(lhs.ndim, lc, lb), free_axes(rhs.ndim, rc, rb)
     out = list(contiguous(item.shape))
     batch = [
-        Axis(lhs.shape[a], left.strides[a], right.strides[b], s)
-        for a, b, s in zip(lb, rb, out, strict=False)
+        Axis(lhs.shape[a], left.strides[a], right.strides[b], s) for a, b, s in zip(lb, rb, out, strict=False)
     ]
     m = [Axis(lhs.shape[a], left.strides[a], 0, s) for a, s in zip(lf, out[len(lb) :], strict=False)]
-    n = [Axis(rhs.shape[a], 0, right.strides[a], s) for a, s in zip(rf, out[len(lb) + len(lf) :], strict=False)]
+    n = [
+        Axis(rhs.shape[a], 0, right.strides[a], s) for a, s in zip(rf, out[len(lb) + len(lf) :], strict=False)
+    ]
     k = [Axis(lhs.shape[a], left.strides[a], right.strides[b], 0) for a, b in zip(lc, rc, strict=True)]
     # An operand repeated along a batch axis: the axis belongs to the other operand alone.
     kept = []

@@ -69,7 +69,11 @@ class Plan:
 
 def handles(op: Op) -> bool:
     """Whether `fuse` knows what kind of work an op is. Of elementwise ops the backend must still know the function."""
-    return op.family in ("elementwise", "compare", "source") or op.name in _REDUCTIONS or op.name in _Fuser.SHAPES
+    return (
+        op.family in ("elementwise", "compare", "source")
+        or op.name in _REDUCTIONS
+        or op.name in _Fuser.SHAPES
+    )
 
 
 def fuse(program: Program, routine: Callable[[Node], int | None] = lambda node: None) -> Plan:
@@ -164,11 +168,23 @@ class _Fuser:
         return rep._replace(strides=squeeze(x.shape, rep.strides), bounds=bounds)
 
     def put(
-        self, rep: View | Full, shape: Shape, strides: Shape, target: Buffer | None, offset: int, depth: int = 0
+        self,
+        rep: View | Full,
+        shape: Shape,
+        strides: Shape,
+        target: Buffer | None,
+        offset: int,
+        depth: int = 0,
     ) -> Item:
         """Store a value of `shape` into a part of `target`."""
         strides = squeeze(shape, strides)
-        if isinstance(rep, View) and rep.item.kind == "map" and not rep.whole and not rep.offset and not rep.bounds:
+        if (
+            isinstance(rep, View)
+            and rep.item.kind == "map"
+            and not rep.whole
+            and not rep.offset
+            and not rep.bounds
+        ):
             # All of a computed value in another order of axes: it is stored in that order where it is computed.
             read, own = squeeze(shape, rep.strides), contiguous(rep.item.domain)
             if sorted(read) == sorted(own) and math.prod(shape) == rep.item.size:
@@ -315,7 +331,11 @@ class _Fuser:
         item.node = node
         for v in node.inputs:
             rep = self.reps[v]
-            if isinstance(rep, Full) or rep.bounds or squeeze(v.shape, rep.strides) != contiguous(domain_of(v.shape)):
+            if (
+                isinstance(rep, Full)
+                or rep.bounds
+                or squeeze(v.shape, rep.strides) != contiguous(domain_of(v.shape))
+            ):
                 rep = self.copy(v)
             item.args.append(rep)
             rep.item.users.append((item, False))
@@ -360,4 +380,3 @@ class _Fuser:
                     continue
             self.put(rep, v.shape, contiguous(v.shape), buffer, 0)
         return tuple(offsets), nbytes
-

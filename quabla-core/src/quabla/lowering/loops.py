@@ -13,7 +13,19 @@ from typing import Any, NamedTuple
 from quabla.dtypes import dtype
 from quabla.ir.program import Node
 
-__all__ = ["Apply", "Buffer", "Call", "Kernel", "Load", "Product", "Reduce", "Scalar", "Store", "collapse", "restrict"]
+__all__ = [
+    "Apply",
+    "Buffer",
+    "Call",
+    "Kernel",
+    "Load",
+    "Product",
+    "Reduce",
+    "Scalar",
+    "Store",
+    "collapse",
+    "restrict",
+]
 
 Shape = tuple[int, ...]
 Bounds = tuple[tuple[int, int], ...]
@@ -158,7 +170,11 @@ def collapse(kernel: Kernel) -> Kernel:
             [
                 e.strides[a - 1] == e.strides[a] * n
                 and (not isinstance(e, Reduce) or (a in e.axes) == (a - 1 in e.axes))
-                and (not isinstance(e, Load) or not e.bounds or e.bounds[a - 1 : a + 1] == ((0, domain[a - 1]), (0, n)))
+                and (
+                    not isinstance(e, Load)
+                    or not e.bounds
+                    or e.bounds[a - 1 : a + 1] == ((0, domain[a - 1]), (0, n))
+                )
                 for e in accesses
             ]
         )
@@ -173,7 +189,9 @@ def collapse(kernel: Kernel) -> Kernel:
     merged: list[Entry] = []
     for e in body:
         if isinstance(e, Reduce):
-            e = e._replace(strides=tuple([e.strides[a] for a in last]), axes=frozenset([joined[a] for a in e.axes]))
+            e = e._replace(
+                strides=tuple([e.strides[a] for a in last]), axes=frozenset([joined[a] for a in e.axes])
+            )
         elif isinstance(e, (Load, Store)):
             e = e._replace(strides=tuple([e.strides[a] for a in last]))
             if isinstance(e, Load) and e.bounds:  # those of merged axes are all of their extents

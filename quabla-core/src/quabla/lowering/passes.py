@@ -51,7 +51,9 @@ class Rewriter:
         self.seen: dict[Any, Any] = {}
         self.known = known
 
-    def emit(self, op: Op, inputs: tuple[Value, ...], params: dict[str, Any], node: Node | None = None) -> Any:
+    def emit(
+        self, op: Op, inputs: tuple[Value, ...], params: dict[str, Any], node: Node | None = None
+    ) -> Any:
         """The value of an op on values of the new program, after all rules; `node` is reused if it is that very one."""
         name = op.name
         for each in RULES.get(name, ()):
@@ -71,7 +73,11 @@ class Rewriter:
         if name in _COMMUTATIVE and id(inputs[0]) > id(inputs[1]):
             key: Any = (op, inputs[1], inputs[0])
         elif params:
-            key = (op, inputs, *params.values()) if name != "full" else (op, repr(params["value"]), params["aval"])
+            key = (
+                (op, inputs, *params.values())
+                if name != "full"
+                else (op, repr(params["value"]), params["aval"])
+            )
         else:
             key = (op, *inputs)
         found = self.seen.get(key)
@@ -299,7 +305,9 @@ def _shape_of_full(r: Rewriter, xs: Any, params: Any) -> Value | None:
     elif "perm" in params:
         shape = tuple([x.shape[p] for p in params["perm"]])
     else:
-        shape = tuple([len(range(*each)) for each in zip(params["start"], params["stop"], params["step"], strict=True)])
+        shape = tuple(
+            [len(range(*each)) for each in zip(params["start"], params["stop"], params["step"], strict=True)]
+        )
     return r.full(n, aval_of(shape, x.dtype))
 
 
@@ -403,9 +411,15 @@ def _sink(r: Rewriter, op: Op, xs: tuple[Value, ...], params: dict[str, Any]) ->
             return None
         if first is None:
             first = node
-            if node.op.name != "broadcast" and (node.inputs[0].node is None or node.inputs[0].node.op is constant_op):
+            if node.op.name != "broadcast" and (
+                node.inputs[0].node is None or node.inputs[0].node.op is constant_op
+            ):
                 return None
-        elif node.op is not first.op or node.params != first.params or node.inputs[0].shape != first.inputs[0].shape:
+        elif (
+            node.op is not first.op
+            or node.params != first.params
+            or node.inputs[0].shape != first.inputs[0].shape
+        ):
             return None
     if first is None:
         return None

@@ -49,7 +49,9 @@ def repeat(items: list[Item]) -> None:
         if extra <= len(depths) + 1:
             item.again = True
             for root in item.roots:
-                root.users.extend([(user, root.kind == "map") for user, _ in item.users if user.depth != item.depth])
+                root.users.extend(
+                    [(user, root.kind == "map") for user, _ in item.users if user.depth != item.depth]
+                )
 
 
 def recipe(item: Item) -> bool:

@@ -59,7 +59,9 @@ def _outer(r: Rewriter, lhs: Value, rhs: Value, batch: Any, free: Any, contract:
     return r.apply("mul", x, y)  # type: ignore[no-any-return]
 
 
-def _times_vector(r: Rewriter, matrix: Value, vector: Value, of_matrix: Any, of_vector: Any, shape: Axes) -> Value:
+def _times_vector(
+    r: Rewriter, matrix: Value, vector: Value, of_matrix: Any, of_vector: Any, shape: Axes
+) -> Value:
     # In the axis order of the matrix, which is read once; the vector is spread over it.
     (mb, mf, mc), (vb, vf, vc) = of_matrix, of_vector
     place = dict(zip((*vb, *vc), (*mb, *mc), strict=True))

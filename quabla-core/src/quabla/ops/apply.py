@@ -167,4 +167,3 @@ def binary(op: Op, x: Any, y: Any) -> Any:
     elif type(y) is TraceTensor and type(x) in _REALS and y.frame.open and y.aval.dtype.kind == "f":
         return y.frame.emit(op, (y.frame.full(x, y.aval), y), {})
     return apply(op, (x, y), op.name)
-

@@ -38,10 +38,14 @@ def compare(name: str, arity: int, evaluate: Callable[..., Any], takes: str) -> 
 
     def samples() -> Iterator[Sample]:
         if takes == "b":
-            yield Sample("matrix", lambda rng: tuple(rng.random((3, 4)) < 0.5 for _ in range(arity)), smooth=False)
+            yield Sample(
+                "matrix", lambda rng: tuple(rng.random((3, 4)) < 0.5 for _ in range(arity)), smooth=False
+            )
             return
         yield Sample(
-            "matrix", lambda rng: tuple(rng.integers(-2, 3, (3, 4)).astype(float) for _ in range(arity)), smooth=False
+            "matrix",
+            lambda rng: tuple(rng.integers(-2, 3, (3, 4)).astype(float) for _ in range(arity)),
+            smooth=False,
         )
         special = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0])
         grid = np.meshgrid(*[special] * arity) if arity > 1 else [special]

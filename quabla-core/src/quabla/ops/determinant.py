@@ -53,6 +53,7 @@ def _cofactors(s: Any) -> tuple[Any, Any]:
     elif n == 2:
         rows = [[at(1, 1), elementwise.neg(at(1, 0))], [elementwise.neg(at(0, 1)), at(0, 0)]]
     else:
+
         def minor(i: int, j: int) -> Any:
             # Rows and columns taken cyclically: the sign is always +.
             a, b, c, d = (i + 1) % 3, (i + 2) % 3, (j + 1) % 3, (j + 2) % 3

@@ -114,14 +114,18 @@ def _check_factors(name: str, factors: ShapeDtype, pivots: ShapeDtype) -> None:
         raise ShapeError(f"{name}: factors {factors} have pivots {expected}, got {pivots}")
 
 
-def _lu_solve_infer(factors: ShapeDtype, pivots: ShapeDtype, b: ShapeDtype, *, transposed: bool) -> ShapeDtype:
+def _lu_solve_infer(
+    factors: ShapeDtype, pivots: ShapeDtype, b: ShapeDtype, *, transposed: bool
+) -> ShapeDtype:
     _check_factors("lu_solve", factors, pivots)
     if b.shape[:-1] != factors.shape[:-1] or b.dtype is not factors.dtype:
         raise ShapeError(f"lu_solve: factors {factors} and right-hand side {b} do not fit")
     return b
 
 
-def _lu_solve_numpy(factors: np.ndarray, pivots: np.ndarray, b: np.ndarray, *, transposed: bool) -> np.ndarray:
+def _lu_solve_numpy(
+    factors: np.ndarray, pivots: np.ndarray, b: np.ndarray, *, transposed: bool
+) -> np.ndarray:
     n, k = b.shape[-2:]
     t = factors.reshape(-1, n, n)  # t[:, j, i] is element (i, j) of the factors
     p = pivots.reshape(-1, n)
@@ -219,7 +223,9 @@ def _lu_det_numpy(factors: np.ndarray, pivots: np.ndarray, *, signs: bool) -> An
     if signs:
         d = np.sign(d)
     product, exponent = np.ones(d.shape[:-1]), np.zeros(d.shape[:-1], np.int64)
-    for j in range(d.shape[-1]):  # a product that is too large or too small on the way may be neither in the end
+    for j in range(
+        d.shape[-1]
+    ):  # a product that is too large or too small on the way may be neither in the end
         product, more = np.frexp(product * np.frexp(d[..., j])[0])
         exponent = exponent + more + np.frexp(d[..., j])[1]
     product = np.ldexp(product, np.clip(exponent, -3000, 3000))
@@ -229,7 +235,9 @@ def _lu_det_numpy(factors: np.ndarray, pivots: np.ndarray, *, signs: bool) -> An
 def _lu_det_samples() -> Iterator[Sample]:
     for signs in (False, True):
         for name, shape in (("matrix", (5, 5)), ("one", (1, 1)), ("stack", (2, 3, 4, 4))):
-            yield Sample(f"{name}{'_signs' * signs}", lambda rng, s=shape: _factored(rng, *s), {"signs": signs})  # type: ignore[misc]
+            yield Sample(
+                f"{name}{'_signs' * signs}", lambda rng, s=shape: _factored(rng, *s), {"signs": signs}
+            )  # type: ignore[misc]
     yield Sample(
         "special", lambda rng: (np.array([[[0.0, 1.0], [1.0, -1.0]], [[np.nan, 1.0], [1.0, 1.0]]]),
                                 np.array([[1, 1], [0, 1]])), {"signs": True}, smooth=False

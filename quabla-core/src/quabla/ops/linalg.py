@@ -44,10 +44,14 @@ def turned(x: Any) -> Any:
 def _check(name: str, a: ShapeDtype, b: ShapeDtype) -> None:
     n = square(name, a)
     if b.dtype is not a.dtype:
-        raise DtypeError(f"{name}: takes floating operands of one dtype, got {a} and {b}; convert with astype")
+        raise DtypeError(
+            f"{name}: takes floating operands of one dtype, got {a} and {b}; convert with astype"
+        )
     if b.ndim != a.ndim or b.shape[:-1] != a.shape[:-1]:
         expected = (*a.shape[:-2], n, b.shape[-1] if b.ndim else 1)
-        raise ShapeError(f"{name}: matrix {a.shape} and right-hand side {b.shape} do not fit: expected {expected}")
+        raise ShapeError(
+            f"{name}: matrix {a.shape} and right-hand side {b.shape} do not fit: expected {expected}"
+        )
 
 
 def _columns(operands: Any, mapped: Any, size: int, apply: Callable[[Any, Any], Any]) -> Any:
@@ -132,7 +136,9 @@ def _solve_samples() -> Iterator[Sample]:
     yield from _system_samples(well_conditioned, transposed=False)
     yield from _system_samples(well_conditioned, transposed=True)
     singular = np.array([[[1.0, 2.0], [2.0, 4.0]], [[1.0, 2.0], [0.0, 4.0]]])
-    yield Sample("singular", lambda rng: (singular, rng.normal(size=(2, 2, 3))), {"transposed": False}, smooth=False)
+    yield Sample(
+        "singular", lambda rng: (singular, rng.normal(size=(2, 2, 3))), {"transposed": False}, smooth=False
+    )
 
 
 solve_op = define(
@@ -160,12 +166,16 @@ def apply_triangular(a: Any, b: Any, lower: bool, transposed: bool = False, unit
     return bind(triangular_solve_op, (a, b), {"lower": lower, "transposed": transposed, "unit": unit})
 
 
-def _triangular_infer(a: ShapeDtype, b: ShapeDtype, *, lower: bool, transposed: bool, unit: bool) -> ShapeDtype:
+def _triangular_infer(
+    a: ShapeDtype, b: ShapeDtype, *, lower: bool, transposed: bool, unit: bool
+) -> ShapeDtype:
     _check("triangular_solve", a, b)
     return b
 
 
-def _triangular_numpy(a: np.ndarray, b: np.ndarray, *, lower: bool, transposed: bool, unit: bool) -> np.ndarray:
+def _triangular_numpy(
+    a: np.ndarray, b: np.ndarray, *, lower: bool, transposed: bool, unit: bool
+) -> np.ndarray:
     n, k = b.shape[-2:]
     stack = a.reshape(-1, n, n)
     if transposed:
@@ -178,7 +188,9 @@ def _triangle(x: Any, lower: bool, unit: bool) -> Any:
     return tril(x, -int(unit)) if lower else triu(x, int(unit))
 
 
-def _triangular_jvp(primals: Any, tangents: Any, out: Any, *, lower: bool, transposed: bool, unit: bool) -> Any:
+def _triangular_jvp(
+    primals: Any, tangents: Any, out: Any, *, lower: bool, transposed: bool, unit: bool
+) -> Any:
     (a, _), (da, db) = primals, tangents
     if da is not None:
         moved = product(_triangle(da, lower, unit), out, x_transposed=transposed)
@@ -186,7 +198,9 @@ def _triangular_jvp(primals: Any, tangents: Any, out: Any, *, lower: bool, trans
     return None if db is None else apply_triangular(a, db, lower, transposed, unit)
 
 
-def _triangular_transpose(ct: Any, operands: Any, wanted: Any, *, lower: bool, transposed: bool, unit: bool) -> Any:
+def _triangular_transpose(
+    ct: Any, operands: Any, wanted: Any, *, lower: bool, transposed: bool, unit: bool
+) -> Any:
     a, b = operands
     back = apply_triangular(a, ct, lower, not transposed, unit)
     ct_a = None
@@ -270,7 +284,9 @@ def _cholesky_samples() -> Iterator[Sample]:
     yield Sample("matrix", lambda rng: positive(rng, 4, 4))
     yield Sample("one", lambda rng: positive(rng, 1, 1))
     yield Sample("stack", lambda rng: positive(rng, 2, 3, 3))
-    bad = np.array([[[1.0, 2.0], [2.0, 1.0]], [[4.0, 1.0], [1.0, 3.0]], [[4.0, np.nan], [1.0, 3.0]], [[0.0, 0.0]] * 2])
+    bad = np.array(
+        [[[1.0, 2.0], [2.0, 1.0]], [[4.0, 1.0], [1.0, 3.0]], [[4.0, np.nan], [1.0, 3.0]], [[0.0, 0.0]] * 2]
+    )
     yield Sample("not_positive", lambda rng: (bad,), smooth=False)
 
 
@@ -317,7 +333,9 @@ def solve(a: Any, b: Any) -> Any:
     return _system("solve", a, b, apply_solve)
 
 
-def triangular_solve(a: Any, b: Any, *, lower: bool = False, trans: Any = 0, unit_diagonal: bool = False) -> Any:
+def triangular_solve(
+    a: Any, b: Any, *, lower: bool = False, trans: Any = 0, unit_diagonal: bool = False
+) -> Any:
     """The solution `x` of `a @ x = b` for a triangular matrix `a`.
 
     Args:
@@ -352,7 +370,9 @@ def _system(name: str, a: Any, b: Any, apply: Callable[[Any, Any], Any]) -> Any:
     a, b = promote((a, b), name)
     n = square(name, a.aval)
     if b.ndim == 0:
-        raise ShapeError(f"{name}: the right-hand side needs {n} rows, got a scalar {b.aval} for matrices {a.shape}")
+        raise ShapeError(
+            f"{name}: the right-hand side needs {n} rows, got a scalar {b.aval} for matrices {a.shape}"
+        )
     vector = b.ndim == 1
     if vector:
         b = reshape_to(b, (*b.shape, 1))

@@ -29,8 +29,12 @@ log1p_op = elementwise(
     extra=(("edges", ([1e-20, -0.0, -1.0, -2.0, np.inf],)),),
 )  # fmt: skip
 # Divided by x before the constant: x * log(2) would overflow where the slope is an ordinary number.
-log2_op = elementwise("log2", lambda x, out: div(1.0 / _LN2, x), evaluate=np.log2, domain=(0.2, 4.0), extra=_EDGES)
-log10_op = elementwise("log10", lambda x, out: div(1.0 / _LN10, x), evaluate=np.log10, domain=(0.2, 4.0), extra=_EDGES)
+log2_op = elementwise(
+    "log2", lambda x, out: div(1.0 / _LN2, x), evaluate=np.log2, domain=(0.2, 4.0), extra=_EDGES
+)
+log10_op = elementwise(
+    "log10", lambda x, out: div(1.0 / _LN10, x), evaluate=np.log10, domain=(0.2, 4.0), extra=_EDGES
+)
 
 
 def _cbrt_slope(x: Any, out: Any) -> Any:

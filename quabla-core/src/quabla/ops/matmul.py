@@ -40,7 +40,9 @@ def free_axes(ndim: int, contract: Shape, batch: Shape) -> Shape:
 
 def _dot_infer(lhs: ShapeDtype, rhs: ShapeDtype, *, contract: Pair, batch: Pair) -> ShapeDtype:
     if lhs.dtype.kind != "f" or lhs.dtype is not rhs.dtype:
-        raise DtypeError(f"dot_general: takes floating operands of one dtype, got {lhs} and {rhs}; convert with astype")
+        raise DtypeError(
+            f"dot_general: takes floating operands of one dtype, got {lhs} and {rhs}; convert with astype"
+        )
     for a, b in (*zip(*contract, strict=True), *zip(*batch, strict=True)):
         if lhs.shape[a] != rhs.shape[b]:
             raise ShapeError(
@@ -79,7 +81,9 @@ def _dot_transpose(ct: Any, operands: Any, wanted: Any, *, contract: Pair, batch
     out_left = tuple(range(nb, nb + len(left)))
     out_right = tuple(range(nb + len(left), nb + len(left) + len(right)))
     cts: list[Any] = [None, None]
-    if wanted[0]:  # ct contracted with the free axes of rhs: batch, free of lhs, contracted in the order of rhs
+    if wanted[
+        0
+    ]:  # ct contracted with the free axes of rhs: batch, free of lhs, contracted in the order of rhs
         product = dot_general(ct, rhs, (out_right, right), (out_batch, batch[1]))
         partner = dict(zip(contract[1], contract[0], strict=True))
         held = (*batch[0], *left, *(partner[a] for a in sorted(contract[1])))
@@ -365,7 +369,9 @@ def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
             raise ShapeError(f"tensordot: axes is a number or two sequences of axes, got {axes!r}")
         left, right = (_axes_of(a, z.ndim) for a, z in zip(axes, (x, y), strict=True))
         if len(left) != len(right) or len(set(left)) != len(left) or len(set(right)) != len(right):
-            raise ShapeError(f"tensordot: axes {axes!r} do not pair: name each axis once, and as many of both operands")
+            raise ShapeError(
+                f"tensordot: axes {axes!r} do not pair: name each axis once, and as many of both operands"
+            )
     return _paired(x, y, (left, right), "tensordot")
 
 
@@ -485,7 +491,9 @@ def _parsed(subscripts: str, ndims: list[int]) -> tuple[list[list[Any]], list[An
     left, arrow, right = text.partition("->")
     parts = left.split(",")
     if len(parts) != len(ndims):
-        raise bad(f"{len(parts)} term{'s' * (len(parts) != 1)} for {len(ndims)} operand{'s' * (len(ndims) != 1)}")
+        raise bad(
+            f"{len(parts)} term{'s' * (len(parts) != 1)} for {len(ndims)} operand{'s' * (len(ndims) != 1)}"
+        )
     for part in [*parts, right]:
         letters = part.replace("...", "", 1)
         if not all(c in _LETTERS for c in letters):

@@ -42,7 +42,9 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         ([0.0, 1.0, 2.0, 3.0, 0.0], [3.0, 2.0, 1.0, 2.0, 3.0, 2.0])
     """
     if mode not in _MODES:
-        raise UnsupportedOperationError(f"pad: mode {mode!r} is not one of {', '.join(map(repr, _MODES))}", op="pad")
+        raise UnsupportedOperationError(
+            f"pad: mode {mode!r} is not one of {', '.join(map(repr, _MODES))}", op="pad"
+        )
     x = operand(x, "pad")
     widths = [(_width(a), _width(b)) for a, b in _pairs(pad_width, x.ndim, "pad_width")]
     if mode == "constant":
@@ -73,7 +75,9 @@ def _pairs(given: Any, ndim: int, name: str) -> list[tuple[Any, Any]]:
         given = [given]
     pairs = [(item[0], item[-1]) for item in given if isinstance(item, (tuple, list)) and len(item) in (1, 2)]
     if len(pairs) != len(given) or len(pairs) not in (1, ndim):
-        raise ShapeError(f"pad: {name} must be one item, a pair, or a pair for each of {ndim} axes, got {given!r}")
+        raise ShapeError(
+            f"pad: {name} must be one item, a pair, or a pair for each of {ndim} axes, got {given!r}"
+        )
     return pairs * ndim if len(pairs) == 1 else pairs
 
 

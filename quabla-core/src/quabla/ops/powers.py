@@ -32,7 +32,9 @@ def _integer_power_numpy(x: np.ndarray, *, exponent: int) -> np.ndarray:
 
 
 def _integer_power_slope(x: Any, out: Any, *, exponent: int) -> Any:
-    return float(exponent) * integer_power(x, exponent - 1) if exponent > 1 else zeros_like(x) + float(exponent)
+    return (
+        float(exponent) * integer_power(x, exponent - 1) if exponent > 1 else zeros_like(x) + float(exponent)
+    )
 
 
 def _integer_power_samples() -> Iterator[Sample]:

@@ -61,7 +61,11 @@ def _completed(shape: Any, x: Any) -> Shape:
     for n in known:
         size *= n
     if x.size != size if not free else x.size % size:
-        why = f": {x.size} is no multiple of {size}" if free else f" with {size}; one extent may be -1, to be worked out"
+        why = (
+            f": {x.size} is no multiple of {size}"
+            if free
+            else f" with {size}; one extent may be -1, to be worked out"
+        )
         raise ShapeError(
             f"reshape: an array of shape {x.shape} has {x.size} elements, which do not fit shape {given}{why}"
         )
@@ -158,9 +162,13 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     x = operand(x, "transpose")
     if axes is None:
         return permute(x, tuple(range(x.ndim))[::-1])
-    perm = tuple(normalize_axis(a, x.ndim, "transpose") for a in (axes if isinstance(axes, (tuple, list)) else (axes,)))
+    perm = tuple(
+        normalize_axis(a, x.ndim, "transpose") for a in (axes if isinstance(axes, (tuple, list)) else (axes,))
+    )
     if sorted(perm) != list(range(x.ndim)):
-        raise ShapeError(f"transpose: axes {tuple(axes)} are not a permutation of the axes of shape {x.shape}")
+        raise ShapeError(
+            f"transpose: axes {tuple(axes)} are not a permutation of the axes of shape {x.shape}"
+        )
     return permute(x, perm)
 
 
@@ -335,7 +343,9 @@ def concat(arrays: Sequence[Any], axis: int = 0) -> Any:
     xs = _several(arrays, "concat")
     first = xs[0]
     if any(x.ndim == 0 for x in xs):
-        raise ShapeError(f"concat: takes arrays of rank 1 or more, got shapes {_shapes(xs)}; use stack for scalars")
+        raise ShapeError(
+            f"concat: takes arrays of rank 1 or more, got shapes {_shapes(xs)}; use stack for scalars"
+        )
     at = normalize_axis(axis, first.ndim, "concat")
     for x in xs:
         if x.ndim != first.ndim:

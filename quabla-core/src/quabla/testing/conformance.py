@@ -118,7 +118,9 @@ def test_value_on_device(device: str, value_case: Case) -> None:
     if elementwise and case.op.name not in UNSIGNED_ZERO:
         for a, b in zip(got, expected, strict=True):
             if a.dtype.kind == "f" and (wrong := (b == 0) & (np.signbit(a) != np.signbit(b))).any():
-                raise MismatchError(f"{case} on {device}: the sign of zero differs at {np.argwhere(wrong)[0]}")
+                raise MismatchError(
+                    f"{case} on {device}: the sign of zero differs at {np.argwhere(wrong)[0]}"
+                )
 
 
 def test_derivatives_on_device(device: str, derived_case: Case) -> None:
@@ -132,7 +134,9 @@ def test_derivatives_on_device(device: str, derived_case: Case) -> None:
     x += [rng.normal(size=a.shape).astype(a.dtype.numpy) for a in program.in_avals[len(x) :]]
     expected = run_reference(program, x)
     got = run(compiled(program, device), x)
-    assert_close(f"derivatives of {case} on {device}", got, expected, 0.0, 256 * epsilon(device, [*x, *expected]))
+    assert_close(
+        f"derivatives of {case} on {device}", got, expected, 0.0, 256 * epsilon(device, [*x, *expected])
+    )
 
 
 def test_batch_on_device(device: str, derived_case: Case) -> None:

@@ -50,12 +50,20 @@ def check_grads(
         JVP of order 1 against differences: result 0, element (): ...
     """
     if isinstance(args, (str, bytes)) or not isinstance(args, (tuple, list)):
-        raise DtypeError(f"check_grads: args is a tuple of arguments, got a {type(args).__name__}; write (x,) for one")
+        raise DtypeError(
+            f"check_grads: args is a tuple of arguments, got a {type(args).__name__}; write (x,) for one"
+        )
     _check(fun, tuple(args), 1, order, rtol, np.random.default_rng(seed), "")
 
 
 def _check(
-    fun: Callable[..., Any], args: tuple[Any, ...], level: int, order: int, rtol: float | None, rng: Any, trail: str
+    fun: Callable[..., Any],
+    args: tuple[Any, ...],
+    level: int,
+    order: int,
+    rtol: float | None,
+    rng: Any,
+    trail: str,
 ) -> None:
     flat, treedef = tree.flatten(args)
     leaves = [asarray(leaf) for leaf in flat]
@@ -69,21 +77,26 @@ def _check(
     def outputs(value: Any) -> list[np.ndarray]:
         found = [a for a in (asarray(leaf).numpy() for leaf in tree.flatten(value)[0]) if a.dtype.kind == "f"]
         if not found:
-            raise DtypeError("check_grads: the function has no floating result, so there is nothing to differentiate")
+            raise DtypeError(
+                "check_grads: the function has no floating result, so there is nothing to differentiate"
+            )
         return [a.astype(np.float64) for a in found]
 
     def put(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """The arguments with other floating leaves."""
         rest = iter(arrays)
         changed = [
-            asarray(np.asarray(next(rest), leaf.dtype.numpy)) if i in moving else leaf for i, leaf in enumerate(leaves)
+            asarray(np.asarray(next(rest), leaf.dtype.numpy)) if i in moving else leaf
+            for i, leaf in enumerate(leaves)
         ]
         return tuple(tree.unflatten(treedef, changed))
 
     def of_moving(*arrays: Any) -> Any:
         """`fun` as a function of the floating leaves alone."""
         rest = iter(arrays)
-        return fun(*tree.unflatten(treedef, [next(rest) if i in moving else leaf for i, leaf in enumerate(leaves)]))
+        return fun(
+            *tree.unflatten(treedef, [next(rest) if i in moving else leaf for i, leaf in enumerate(leaves)])
+        )
 
     x = [leaves[i].numpy() for i in moving]
     tangents = [random_like(rng, a) for a in x]
@@ -103,5 +116,21 @@ def _check(
         [t.astype(np.float64) for t in tangents], 1e-10 if exact else 1e-4,
     )  # fmt: skip
     if level < order:
-        _check(lambda *a: jvp(of_moving, a, directions)[1], primals, level + 1, order, rtol, rng, f"{trail} (JVP)")
-        _check(lambda *a: vjp(of_moving, *a)[1](cotangent), primals, level + 1, order, rtol, rng, f"{trail} (VJP)")
+        _check(
+            lambda *a: jvp(of_moving, a, directions)[1],
+            primals,
+            level + 1,
+            order,
+            rtol,
+            rng,
+            f"{trail} (JVP)",
+        )
+        _check(
+            lambda *a: vjp(of_moving, *a)[1](cotangent),
+            primals,
+            level + 1,
+            order,
+            rtol,
+            rng,
+            f"{trail} (VJP)",
+        )

@@ -45,7 +45,9 @@ def assert_close(what: str, got: Arrays, expected: Arrays, rtol: float, atol: fl
             finite = np.abs(b[np.isfinite(b)])
             with np.errstate(invalid="ignore"):
                 allowed = rtol * np.abs(b) + atol * max(1.0, float(finite.max(initial=0.0)))
-                wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.isfinite(b) & (np.abs(a - b) <= allowed)))
+                wrong = ~(
+                    (a == b) | (np.isnan(a) & np.isnan(b)) | (np.isfinite(b) & (np.abs(a - b) <= allowed))
+                )
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             raise MismatchError(
@@ -54,7 +56,9 @@ def assert_close(what: str, got: Arrays, expected: Arrays, rtol: float, atol: fl
             )
 
 
-def central_difference(f: Function, x: Arrays, t: Sequence[np.ndarray | None], step: float) -> list[np.ndarray]:
+def central_difference(
+    f: Function, x: Arrays, t: Sequence[np.ndarray | None], step: float
+) -> list[np.ndarray]:
     """The directional derivative of `f` at `x` along `t` (None for zero), with an error of order step**4.
 
     The weights are the classical ones: (f(-2h) - 8 f(-h) + 8 f(h) - f(2h)) / 12h.

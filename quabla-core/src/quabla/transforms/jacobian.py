@@ -57,7 +57,9 @@ class Jacobian(Transform):
         if not ins or not outs:
             blocks: list[list[Any]] = [[None] * len(ins) for _ in outs]
         else:
-            ways = [_by_rows, _by_columns] if _prefers_reverse(program, ins, outs) else [_by_columns, _by_rows]
+            ways = (
+                [_by_rows, _by_columns] if _prefers_reverse(program, ins, outs) else [_by_columns, _by_rows]
+            )
             try:
                 blocks = ways[0](frame, program, primals, wanted, ins, outs, self.chunk)
             except UnsupportedOperationError as refusal:

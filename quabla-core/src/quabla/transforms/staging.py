@@ -187,7 +187,9 @@ def take_apart(
     if static:
         args = tuple(_StaticArgument(_hashable(fun, i, a)) if i in static else a for i, a in enumerate(args))
     if static_names and kwargs:
-        kwargs = {k: _StaticArgument(_hashable(fun, k, v)) if k in static_names else v for k, v in kwargs.items()}
+        kwargs = {
+            k: _StaticArgument(_hashable(fun, k, v)) if k in static_names else v for k, v in kwargs.items()
+        }
     flat, treedef = tree.flatten((args, kwargs))
     leaves: list[Any] = []
     arrays: list[Any] = []
