@@ -150,7 +150,7 @@ def _samples() -> Iterator[Sample]:
         for pred in (True, False):
             yield Sample(
                 f"{pred}_{d}",
-                lambda rng, pred=pred: (
+                lambda rng, pred=pred: (  # type: ignore[misc]
                     np.array(pred),
                     rng.uniform(0.5, 2.0, (3,)),
                     rng.uniform(0.5, 2.0, ()),
@@ -220,7 +220,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
         return (true_fun if p.numpy().item() else false_fun)(*operands)
     call = take_apart(true_fun, operands, {})
     yes, no = (
-        stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True)
+        stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True)  # type: ignore[misc]
         for fun in (true_fun, false_fun)
     )
     (true, false), captures = merge_captures((yes, no))

@@ -137,7 +137,7 @@ def _jvp_samples() -> Iterator[Sample]:
         rule, _ = trace(
             lambda x, y, t, u: [mul(sin(x), y), add(mul(mul(cos(x), y), t), mul(sin(x), u))], [x, x, x, x]
         )
-        params = {"fun": fun, "rule": Rule("f", lambda rule=rule: Staged(rule, (), None)), "count": 2}
+        params = {"fun": fun, "rule": Rule("f", lambda rule=rule: Staged(rule, (), None)), "count": 2}  # type: ignore[misc]
         yield Sample(
             f"product_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), params, only=d
         )
@@ -412,7 +412,7 @@ def _vjp_samples() -> Iterator[Sample]:
         fun, _ = trace(lambda x, y: [mul(exp(x), y)], [x, x])
         fwd, _ = trace(lambda x, y: [mul(exp(x), y), exp(x), mul(exp(x), y)], [x, x])
         bwd, _ = trace(lambda e, out, ct: [mul(ct, out), mul(ct, e)], [x, x, x])
-        rules = [Rule("f", lambda p=p: Staged(p, (), None)) for p in (fwd, bwd)]
+        rules = [Rule("f", lambda p=p: Staged(p, (), None)) for p in (fwd, bwd)]  # type: ignore[misc]
         params = {"fun": fun, "fwd": rules[0], "bwd": rules[1], "count": 2}
         yield Sample(
             f"product_{d}", lambda rng: (rng.normal(size=(3,)), rng.normal(size=(3,))), params, only=d

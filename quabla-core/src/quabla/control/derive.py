@@ -192,7 +192,7 @@ def committed(program: Program) -> Program:
                 lambda *args: _with_rules(program, inner, args), program.in_avals, program.input_names
             )[0]
         program.memo[committed] = found
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _with_rules(program: Program, inner: Sequence[dict[str, Any]], args: Sequence[Any]) -> list[Any]:

@@ -184,7 +184,7 @@ def scan(
     slices = take_apart(f, (xs,), {})
     steps = _length(f, slices, length)
     if unroll or not is_traced([*tree.flatten((init, tuple(operands)))[0], *slices.arrays]):
-        return _unrolled(f, init, slices, xs, steps, operands)
+        return _unrolled(f, init, slices, xs, steps, operands)  # type: ignore[no-any-return]
     taken = take_carry("scan", init)
     given = take_apart(f, tuple(operands), {})
     return _run(f, taken, given, slices, steps, 0, "scan", pair=True)  # type: ignore[no-any-return]

@@ -82,7 +82,7 @@ def evaluate(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]
 
 
 def moved(program: Program, moving: Sequence[bool]) -> list[bool]:
-    """Which outputs may have a tangent if these inputs do: floating ones that depend on them through floating values."""
+    """Which outputs may have a tangent if these inputs do: floating ones, reached through floating values alone."""
     reached: set[Value] = {v for v, m in zip(program.inputs, moving, strict=True) if m}
     for node in program.nodes:
         if any(v in reached for v in node.inputs):
@@ -141,7 +141,10 @@ def merge_captures(staged: Sequence[Staged]) -> tuple[list[Program], list[TraceT
     for s in staged:
         own = len(s.program.inputs) - len(s.captures)
         mine = dict(zip(s.captures, s.program.inputs[own:], strict=True))
-        inputs = (*s.program.inputs[:own], *(mine[c] if c in mine else unused(a) for c, a in captures.items()))
+        inputs = (
+            *s.program.inputs[:own],
+            *(mine[c] if c in mine else unused(a) for c, a in captures.items()),
+        )
         names = (*s.program.input_names[:own], *(f"capture/{i}" for i in range(len(captures))))
         programs.append(Program(inputs, s.program.nodes, s.program.outputs, names))
     return programs, list(captures)
@@ -171,7 +174,9 @@ def with_output_types(program: Program, avals: Sequence[ShapeDtype]) -> Program:
     return Program(program.inputs, tuple(nodes), tuple(outputs), program.input_names)
 
 
-def same_result(where_: str, first: tuple[Any, Result, Any], second: tuple[Any, Result, Any]) -> list[ShapeDtype]:
+def same_result(
+    where_: str, first: tuple[Any, Result, Any], second: tuple[Any, Result, Any]
+) -> list[ShapeDtype]:
     """The common types of two results that must agree; weak ones adopt the dtype of the other.
 
     Args:
@@ -208,8 +213,8 @@ def same_result(where_: str, first: tuple[Any, Result, Any], second: tuple[Any, 
 def safe_lanes(active: Any, values: Sequence[Any], over: Sequence[bool]) -> list[Any]:
     """Mapped values in which the lanes that are not active hold a copy of an active one.
 
-    What is computed from them is as harmless as what an active lane computes: no NaN, error or endless loop comes from an
-    operand that the lane would never have met. If no lane is active the values are zeros.
+    What is computed from them is as harmless as what an active lane computes: no NaN, error or endless loop comes from
+    an operand that the lane would never have met. If no lane is active the values are zeros.
 
     Args:
         active: bool, shape `(lanes,)`.

@@ -200,7 +200,7 @@ def _samples() -> Iterator[Sample]:
             for counted in (False, True):
                 yield Sample(
                     f"{'backwards' if reverse else 'forwards'}{'_counted' * counted}_{d}",
-                    lambda rng, counted=counted: (
+                    lambda rng, counted=counted: (  # type: ignore[misc]
                         *([np.array(3, np.int64)] if counted else []),
                         rng.uniform(0.5, 1.5, (2,)),
                         rng.normal(size=(2,)),

@@ -157,7 +157,7 @@ def _gather(avals: Any, *, axis: int, batch: int, extent: int = 1) -> bool:
 
 
 def _along(avals: Any, *, axis: int, **others: Any) -> bool:
-    return 0 <= axis < avals[0].ndim
+    return bool(0 <= axis < avals[0].ndim)
 
 
 def _same(programs: Sequence[Any], wanted: Sequence[ShapeDtype]) -> bool:

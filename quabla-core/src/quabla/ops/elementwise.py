@@ -124,7 +124,9 @@ def _root_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
     return (
         through_mask(
             ct,
-            lambda c: _root_slope(*operands, out) if full_value(c) == 1.0 else bind(unroot_op, (c, out), {}),
+            lambda c: (
+                _root_slope(operands[0], out) if full_value(c) == 1.0 else bind(unroot_op, (c, out), {})
+            ),
         ),
     )
 

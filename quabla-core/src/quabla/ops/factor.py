@@ -236,8 +236,10 @@ def _lu_det_samples() -> Iterator[Sample]:
     for signs in (False, True):
         for name, shape in (("matrix", (5, 5)), ("one", (1, 1)), ("stack", (2, 3, 4, 4))):
             yield Sample(
-                f"{name}{'_signs' * signs}", lambda rng, s=shape: _factored(rng, *s), {"signs": signs}
-            )  # type: ignore[misc]
+                f"{name}{'_signs' * signs}",
+                lambda rng, s=shape: _factored(rng, *s),  # type: ignore[misc]
+                {"signs": signs},
+            )
     yield Sample(
         "special", lambda rng: (np.array([[[0.0, 1.0], [1.0, -1.0]], [[np.nan, 1.0], [1.0, 1.0]]]),
                                 np.array([[1, 1], [0, 1]])), {"signs": True}, smooth=False

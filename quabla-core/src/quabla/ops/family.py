@@ -90,7 +90,7 @@ def elementwise(
     def vjp(ct: Any, operands: Any, out: Any, wanted: Any, **params: Any) -> Any:
         return tuple(
             [
-                through_mask(ct, lambda c, i=i: times(c, i, operands, out, params))
+                through_mask(ct, lambda c, i=i: times(c, i, operands, out, params))  # type: ignore[misc]
                 if w and partials[i] is not None
                 else None
                 for i, w in enumerate(wanted)
@@ -125,5 +125,5 @@ def elementwise(
         "decompose": decompose,
         "samples": samples or own_samples,
     }
-    op = define(Op(name=name, infer=infer, evaluate=evaluate, family="elementwise", **(made | rules)))
+    op: Op = define(Op(name=name, infer=infer, evaluate=evaluate, family="elementwise", **(made | rules)))
     return op

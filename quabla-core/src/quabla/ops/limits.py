@@ -12,7 +12,7 @@ operands. First derivatives cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from quabla.arrays.tracer import TraceTensor, bind
@@ -72,8 +72,8 @@ def _between(r: Value, v: Value) -> list[Node]:
 def _tangent(node: Node, tangents: Sequence[Any]) -> Any:
     op, xs = node.op, node.inputs
     outs: Any = node.outputs if op.multiple else node.outputs[0]
-    if isinstance(op.jvp, Callable):  # type: ignore[arg-type]
-        return op.jvp(xs, tangents, outs, **node.params)  # type: ignore[operator]
+    if callable(op.jvp):
+        return op.jvp(xs, tangents, outs, **node.params)
     if isinstance(op.linear, Jointly):
         moved = [zeros_like(x) if t is None else t for x, t in zip(xs, tangents, strict=True)]
         return bind(op, moved, node.params)

@@ -10,7 +10,7 @@ import numpy as np
 
 from quabla.arrays.tracer import bind
 from quabla.dtypes import float64
-from quabla.ir.op import Sample
+from quabla.ir.op import Op, Sample
 from quabla.ops.apply import promote, unary
 from quabla.ops.elementwise import abs, cos, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
 from quabla.ops.structure import cast
@@ -91,7 +91,7 @@ def _sinc_samples() -> Iterator[Sample]:
     yield Sample("zero", lambda rng: (np.array([0.0, -0.0, 1e-9, 0.25]),), {"order": 0}, smooth=False)
 
 
-sinc_op = elementwise(
+sinc_op: Op = elementwise(
     "sinc",
     lambda x, out, *, order: bind(sinc_op, (x,), {"order": order + 1}),
     evaluate=_sinc_numpy,
