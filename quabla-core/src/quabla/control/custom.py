@@ -226,7 +226,7 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
     Example:
         >>> import quabla as qb
         >>> f = qb.custom_jvp(lambda x: qb.log(1.0 + qb.exp(x)))
-        >>> f.defjvp(lambda primals, tangents: (f(primals[0]), qb.sigmoid(primals[0]) * tangents[0]))
+        >>> _ = f.defjvp(lambda primals, tangents: (f(primals[0]), qb.sigmoid(primals[0]) * tangents[0]))
         >>> qb.grad(f)(0.0).item()
         0.5
     """
