@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quabla.arrays.tensor import Tensor
+from quabla.backends.protocol import Costs
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla.lowering import fuse
 from quabla_cpu import blas, engine, lapack, positions, regions, running, sorting, vectormath
 from quabla_cpu.codegen import ENTRY, Generated, generate
+from quabla_cpu.costs import costs_of
 from quabla_cpu.executable import CpuExecutable
 from quabla_cpu.gemm import PRODUCT
 from quabla_cpu.lower import knows, plan_of
@@ -37,6 +39,10 @@ class CpuLowered:
     def as_text(self) -> str:
         """The LLVM code for this machine."""
         return self.generate().text
+
+    def costs(self) -> Costs:
+        """Kernels, and the bytes held and moved."""
+        return costs_of(self.program)
 
     def generate(self, vector_bytes: int | None = None) -> Generated:
         """The code for this machine, with its widest vectors unless their width in bytes is given."""

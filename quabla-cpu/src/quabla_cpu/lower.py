@@ -10,7 +10,7 @@ from quabla.lowering.passes import simplify
 from quabla_cpu.pointwise import POINTWISE
 from quabla_cpu.routines import ROUTINES
 
-__all__ = ["knows", "plan_of"]
+__all__ = ["knows", "nodes_of", "plan_of"]
 
 
 def knows(name: str) -> bool:
@@ -39,8 +39,15 @@ def plan_of(program: Program, device: str = "cpu") -> fuse.Plan:
                     op=node.op.name,
                     device=device,
                 )
+        program.memo[nodes_of] = len(simple.nodes)
         found = program.memo[plan_of] = fuse.fuse(simple, _scratch)
     return found
+
+
+def nodes_of(program: Program) -> int:
+    """The number of nodes of a program when it was fused."""
+    plan_of(program)
+    return program.memo[nodes_of]  # type: ignore[no-any-return]
 
 
 def _scratch(node: Node) -> int | None:

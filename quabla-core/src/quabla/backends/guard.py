@@ -12,7 +12,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from quabla.arrays.tensor import Tensor
-from quabla.backends.protocol import Backend, Executable, Lowered, TrainingPlan
+from quabla.backends.protocol import Backend, Costs, Executable, Lowered, TrainingPlan
 from quabla.errors import BackendError, QuablaError
 from quabla.ir.program import Program
 
@@ -143,6 +143,18 @@ class GuardedBackend:
             raise blame(self.plugin, f"while lowering {program!r}", e) from e
         require(self.plugin, lowered, ("program", "device", "as_text"), "a lowered program")
         return lowered
+
+    def costs(self, lowered: Any) -> Costs | None:
+        """What a lowered program will do, where the backend says so."""
+        count = getattr(lowered, "costs", None)
+        if count is None:
+            return None
+        try:
+            return count()  # type: ignore[no-any-return]
+        except _INNOCENT:
+            raise
+        except Exception as e:
+            raise blame(self.plugin, f"while counting the costs of {lowered.program!r}", e) from e
 
     def compile(self, lowered: Any) -> GuardedExecutable:
         """Make a lowered program runnable."""

@@ -17,7 +17,7 @@ from quabla.shapes import ShapeDtype
 if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
 
-__all__ = ["Backend", "Executable", "Lowered", "NativeEntry", "TrainingPlan"]
+__all__ = ["Backend", "Costs", "Executable", "Lowered", "NativeEntry", "TrainingPlan"]
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,31 @@ class NativeEntry:
     workspace_nbytes: int
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What a lowered program will do: an optional method `costs()` of what `lower` returns says it, `explain()` shows it.
+
+    Attributes:
+        nodes: the number of nodes after the backend's own passes, regions included.
+        kernels: the loop nests, that is passes over arrays.
+        products: the matrix products.
+        routines: everything else that is called: factorisations, sorting, branches, loops.
+        held: bytes that a call needs for results, temporaries and constants.
+        moved: bytes that a call reads and writes, if every array that a kernel uses comes from memory once; of a loop
+            whose number of steps is not known, those of one step, and of a branch those of the dearer one.
+    """
+
+    nodes: int
+    kernels: int
+    products: int
+    routines: int
+    held: int
+    moved: int
+
+
 @runtime_checkable
 class Lowered(Protocol):
-    """A program made ready for one device, not yet compiled."""
+    """A program made ready for one device, not yet compiled. It may have a method `costs() -> Costs`."""
 
     @property
     def program(self) -> Program:

@@ -35,7 +35,7 @@ from quabla import tree
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import frames, innermost
 from quabla.backends import registry
-from quabla.backends.protocol import Executable, NativeEntry
+from quabla.backends.protocol import Costs, Executable, NativeEntry
 from quabla.dtypes import float64
 from quabla.errors import RetraceLimitError
 from quabla.ir.program import Program
@@ -61,11 +61,21 @@ _BLOCK_LIMIT = 4096  # larger output blocks come from NumPy, whose memory is not
 
 @dataclass(slots=True)
 class Compiled:
-    """A program compiled for one signature."""
+    """A program compiled for one signature.
+
+    Attributes:
+        executable: what the backend made of it.
+        call: the signature.
+        result: the structure of the result.
+        nodes: the number of nodes that were traced.
+        costs: what the backend says that it does, where it does.
+    """
 
     executable: Executable
     call: Call
     result: Result
+    nodes: int = 0
+    costs: Costs | None = None
 
 
 def slow_call(transform: Transform, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,8 +137,8 @@ def _check_limit(transform: Transform, call: Call) -> None:
 
 def _compile(transform: Transform, call: Call, staged: Staged) -> Compiled:
     """Compile what was staged for `call`, and keep it."""
-    executable = _compile_program(transform, staged.program)
-    compiled = Compiled(executable, call.without_arrays(), staged.result)
+    executable, costs = _compile_program(transform, staged.program)
+    compiled = Compiled(executable, call.without_arrays(), staged.result, len(staged.program.nodes), costs)
     with _inserting:
         transform.cache.entries[call.key] = compiled
         # A call goes down the chain of guards as deep as it is long, so now and then the chain starts anew; `slow_call`
@@ -148,10 +158,11 @@ def stage_call(transform: Transform, call: Call) -> Staged:
     )
 
 
-def _compile_program(transform: Transform, program: Program) -> Executable:
+def _compile_program(transform: Transform, program: Program) -> tuple[Executable, Costs | None]:
     backend, name = registry.backend_for(transform.device)
     warn_of_float64(transform, program, backend, name)
-    return backend.compile(backend.lower(program, name))
+    lowered = backend.lower(program, name)
+    return backend.compile(lowered), backend.costs(lowered)
 
 
 def warn_of_float64(transform: Transform, program: Program, backend: Any, device: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from quabla.errors import DtypeError
 from quabla.transforms.aot import Lowered, lower_call
+from quabla.transforms.explain import Explanation, explanation
 from quabla.transforms.staging import name_of
 from quabla.transforms.transform import Transform
 
@@ -53,6 +54,27 @@ class Jitted(Transform):
             TracerError: the function needs the value of a traced array, or closes over one.
         """
         return lower_call(self, args, kwargs)
+
+    def explain(self) -> Explanation:
+        """What was compiled so far, why each trace was made, what it costs, and what could be better.
+
+        Example:
+            >>> import quabla as qb
+            >>> f = qb.jit(lambda x, s: qb.sum(x * s))
+            >>> for s in (1.0, 2.0):
+            ...     _ = f(qb.ones((3,)), s)
+            >>> print(f.explain())
+            jit(<lambda>) on 'cpu': traced for 2 of at most 8 signatures
+              1. (float64[3], 1.0)
+                 the first call
+                 ...
+              2. (float64[3], 2.0)
+                 s: 1.0 became 2.0, a Python number
+                 ...
+            suggestions
+              s was 2 different Python numbers, and each is a trace of its own: pass quabla.array(s)
+        """
+        return explanation(self)
 
 
 def jit(

@@ -115,8 +115,12 @@ class Call:
         at += [None] * (len(self.leaves) - len(at))
         return [p for p, leaf in zip(at, self.leaves, strict=True) if type(leaf) is ShapeDtype]
 
+    def leaf_names(self, fun: Any) -> list[str]:
+        """A name per leaf: the parameter of `fun`, then the path within it."""
+        return _leaf_names(fun, self.treedef)
+
     def names(self, fun: Any) -> list[str]:
-        """A name per array leaf: the parameter of `fun`, then the path within it."""
+        """A name per array leaf."""
         names = _leaf_names(fun, self.treedef)
         return [n for n, leaf in zip(names, self.leaves, strict=True) if type(leaf) is ShapeDtype]
 

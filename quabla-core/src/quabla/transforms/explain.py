@@ -1,0 +1,192 @@
+"""`jit(f).explain()`: what was compiled, why, what it costs, what could be better. It looks, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quabla.backends import registry
+from quabla.backends.protocol import Costs
+from quabla.shapes import ShapeDtype
+from quabla.transforms.staging import Call, Static, name_of
+from quabla.transforms.transform import Transform
+
+__all__ = ["Explanation", "Trace", "explanation"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One signature for which a function was compiled.
+
+    Attributes:
+        signature: the arguments, as in "(float64[3], 2.0)".
+        reason: what differs from the nearest signature before it.
+        nodes: the number of nodes that were traced.
+        costs: what the backend makes of them, or None where it does not say.
+    """
+
+    signature: str
+    reason: str
+    nodes: int
+    costs: Costs | None
+
+    def __str__(self) -> str:
+        lines = [self.signature, f"   {self.reason}"]
+        c = self.costs
+        if c is None:
+            return "\n".join([*lines, f"   {_count(self.nodes, 'node')}"])
+        parts = [
+            _count(n, what)
+            for n, what in ((c.kernels, "kernel"), (c.products, "product"), (c.routines, "routine"))
+            if n
+        ]
+        work = ", ".join(parts) or "nothing to compute"
+        lines.append(f"   {_count(self.nodes, 'node')}, {c.nodes} after simplification: {work}")
+        return "\n".join([*lines, f"   {_bytes(c.held)} held, {_bytes(c.moved)} moved per call"])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a jitted function has done so far; printing it shows everything.
+
+    Attributes:
+        name: the function.
+        device: for which device it compiles.
+        max_traces: how many signatures it may be traced for.
+        traces: the signatures, in the order in which they came.
+        suggestions: what could be better, in words.
+    """
+
+    name: str
+    device: str
+    max_traces: int
+    traces: tuple[Trace, ...]
+    suggestions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        count = len(self.traces)
+        if not count:
+            return f"{self.name} on {self.device!r}: not called yet"
+        lines = [
+            f"{self.name} on {self.device!r}: traced for {count} of at most {self.max_traces} signatures"
+        ]
+        for i, trace in enumerate(self.traces, 1):
+            first, *rest = str(trace).split("\n")
+            lines += [f"  {i}. {first}", *(f"  {line}" for line in rest)]
+        if self.suggestions:
+            lines += ["suggestions", *(f"  {s}" for s in self.suggestions)]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _bytes(n: int) -> str:
+    size = float(n)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{n} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def explanation(transform: Transform) -> Explanation:
+    """What the cache of a transform tells."""
+    compiled = list(transform.cache.entries.values())
+    calls = [c.call for c in compiled]
+    names = [call.leaf_names(transform) for call in calls]
+    traces = tuple(
+        Trace(c.call.shown(), _reason(calls[:i], c.call, names[i]), c.nodes, c.costs)
+        for i, c in enumerate(compiled)
+    )
+    device = transform.device or registry.default_device()
+    return Explanation(
+        name_of(transform), device, transform.max_traces, traces, tuple(_suggestions(transform, calls, names))
+    )
+
+
+# --- why a trace was made ---------------------------------------------------------------------------------------------
+
+
+def _reason(earlier: Sequence[Call], call: Call, names: Sequence[str]) -> str:
+    """The difference to the nearest earlier signature."""
+    if not earlier:
+        return "the first call"
+    alike = [old for old in earlier if old.treedef == call.treedef]
+    if not alike:
+        return f"another structure of arguments: {earlier[-1].shown()} became {call.shown()}"
+    # Of those that differ in as few leaves, the latest.
+    nearest = min(
+        reversed(alike), key=lambda old: sum(a != b for a, b in zip(old.leaves, call.leaves, strict=True))
+    )
+    changes = [
+        _change(name, a, b) for name, a, b in zip(names, nearest.leaves, call.leaves, strict=True) if a != b
+    ]
+    return "; ".join(changes)
+
+
+def _change(name: str, before: Any, after: Any) -> str:
+    if isinstance(before, Static) and isinstance(after, Static):
+        kind = "a Python number" if _is_number(after) else "a static argument"
+        return f"{name}: {before!r} became {after!r}, {kind}"
+    if isinstance(before, ShapeDtype) and isinstance(after, ShapeDtype):
+        if (before.shape, before.dtype) == (after.shape, after.dtype):
+            weak, strong = "comes from Python numbers alone", "does not come from Python numbers alone"
+            return f"{name}: {after!r} {weak if after.weak else strong}, unlike before"
+        what = (
+            "shape"
+            if before.dtype is after.dtype
+            else "dtype"
+            if before.shape == after.shape
+            else "shape and dtype"
+        )
+        return f"{name}: {before!r} became {after!r}, another {what}"
+    return f"{name}: {before!r} became {after!r}"
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, Static) and type(leaf.value) in (int, float, bool)
+
+
+# --- what could be better ---------------------------------------------------------------------------------------------
+
+
+def _suggestions(transform: Transform, calls: Sequence[Call], names: Sequence[Sequence[str]]) -> list[str]:
+    seen: dict[str, list[Any]] = {}
+    for call, own in zip(calls, names, strict=True):
+        for name, leaf in zip(own, call.leaves, strict=True):
+            seen.setdefault(name, []).append(leaf)
+    found = []
+    for name, leaves in seen.items():
+        numbers = list(dict.fromkeys(leaf for leaf in leaves if _is_number(leaf)))
+        if len(numbers) > 1:
+            found.append(
+                f"{name} was {len(numbers)} different Python numbers, and each is a trace of its own: pass "
+                f"quabla.array({name.rpartition('/')[2]})"
+            )
+        arrays = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, ShapeDtype)))
+        shapes = list(dict.fromkeys(a.shape for a in arrays))
+        if len(shapes) > 1:
+            shown = ", ".join(map(str, shapes))
+            found.append(
+                f"{name} had the shapes {shown}: pad it to a few sizes, or cut it into pieces of one size"
+            )
+        dtypes = list(dict.fromkeys(a.dtype.name for a in arrays))
+        if len(dtypes) > 1:
+            found.append(
+                f"{name} came as {' and as '.join(dtypes)}: convert it once, with astype, before the calls"
+            )
+    if len({call.treedef for call in calls}) > 1:
+        found.append(
+            "the arguments came in several structures: pass the same containers, and keyword arguments always or never "
+            "by keyword"
+        )
+    if len(calls) >= transform.max_traces:
+        found.append(
+            f"the next new signature raises RetraceLimitError: mend the causes above, or raise max_traces={len(calls)}"
+        )
+    return found
