@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import quabla as qb
+from quabla.arrays.tracer import trace
 
 F = Callable[..., Any]
 INF, NAN = math.inf, math.nan
@@ -93,12 +94,13 @@ def test_smooth_functions_of_a_norm(f: F, x: np.ndarray, expected: Any) -> None:
 
 
 def matern(order: int, r: Any) -> Any:
-    """The Matern kernels of smoothness 3/2 and 5/2; their curvatures at 0 are -3 and -5/3."""
-    s = math.sqrt(3.0 if order == 3 else 5.0) * r
-    return (1.0 + s + (0.0 if order == 3 else s * s / 3.0)) * qb.exp(-s)
+    """The Matern kernels of smoothness 3/2, 5/2 and 7/2; their curvatures at 0 are -3, -5/3 and -7/5."""
+    s = math.sqrt(order) * r
+    more = {3: 0.0, 5: s * s / 3.0, 7: 2.0 / 5.0 * s**2 + s**3 / 15.0}[order]
+    return (1.0 + s + more) * qb.exp(-s)
 
 
-@pytest.mark.parametrize(("order", "curvature"), [(3, -3.0), (5, -5.0 / 3.0)])
+@pytest.mark.parametrize(("order", "curvature"), [(3, -3.0), (5, -5.0 / 3.0), (7, -7.0 / 5.0)])
 def test_matern_kernels_between_equal_points(order: int, curvature: float) -> None:
     a = np.array([0.3, -1.2])
     k = lambda b: matern(order, qb.norm(qb.array(a) - b))
@@ -109,6 +111,42 @@ def test_matern_kernels_between_equal_points(order: int, curvature: float) -> No
     np.testing.assert_allclose(np.asarray(mixed), -curvature * I2, rtol=1e-14, atol=1e-15)
     one = qb.grad(qb.grad(lambda x: matern(order, qb.abs(x - 0.5))))(0.5)
     assert one.item() == pytest.approx(curvature, rel=1e-14)
+
+
+def chain(x: Any) -> Any:
+    for _ in range(20):
+        x = qb.sin(x) * 1.1 + 0.1
+    return x
+
+
+def test_a_kernel_deep_inside_a_computation() -> None:
+    a = np.array([0.3, -1.2])
+
+    def f(b: Any) -> Any:
+        return chain(matern(5, qb.norm(qb.array(a) - b)))
+
+    slope = qb.grad(chain)(1.0).item()
+    np.testing.assert_allclose(
+        np.asarray(qb.hessian(f)(qb.array(a))), slope * -5.0 / 3.0 * I2, rtol=1e-13, atol=1e-15
+    )
+
+
+def test_many_roots_in_a_row_cost_nothing_much() -> None:
+    """The way from a root to its cotangent is followed for some steps only."""
+
+    def f(steps: int) -> F:
+        def run(x: Any) -> Any:
+            for _ in range(steps):
+                x = x + 0.01 * x * qb.exp(-qb.norm(x - 1.0))
+            return qb.sum(x * x)
+
+        return run
+
+    def size(steps: int) -> int:
+        lowered = trace(lambda x: [qb.jvp(qb.grad(f(steps)), (x,), (x,))[1]], [qb.ShapeDtype((3,))])
+        return len(lowered[0].nodes)
+
+    assert size(20) < 2.2 * size(10)
 
 
 def test_equal_points_among_others() -> None:

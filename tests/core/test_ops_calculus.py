@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -200,6 +199,7 @@ def test_against_jax() -> None:
 
     x = X[0][:3, :3]
     for name in ("trace", "diagonal", "diff", "trapezoid"):
-        mine = qb.hessian(lambda v, f=getattr(qb, name): qb.sum(f(v * v) * 1.5))(qb.array(x))
-        theirs = jax.hessian(lambda v, f=getattr(jnp, name): jnp.sum(f(v * v) * 1.5))(x)
+        ours, others = getattr(qb, name), getattr(jnp, name)
+        mine = qb.hessian(lambda v, f=ours: qb.sum(f(v * v) * 1.5))(qb.array(x))
+        theirs = jax.hessian(lambda v, f=others: jnp.sum(f(v * v) * 1.5))(x)
         np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-12, atol=1e-14)

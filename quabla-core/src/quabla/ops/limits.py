@@ -23,7 +23,9 @@ from quabla.ops.structure import cast, zeros_like
 
 __all__ = ["derivative_along"]
 
-_FAR = 10_000  # values looked at before the search is given up: a bound on the time that a trace may take
+# Ways longer than this many ops are left out. What makes F smooth at 0 is near r, such as a square; the rest of a long
+# computation enters F'' with a factor F'(0)**2, which is then 0. Without a bound, n roots in a row would take n**2 nodes.
+_FAR = 20
 
 
 def derivative_along(v: Any, r: Any) -> Any:
@@ -50,23 +52,34 @@ def derivative_along(v: Any, r: Any) -> Any:
 
 
 def _between(r: Value, v: Value) -> list[Node]:
-    """The nodes by which `v` depends on `r`, in order."""
-    depends: dict[Value, bool] = {r: True}
+    """The nodes on ways of at most `_FAR` steps from `r` to `v`, in order."""
+    ahead: dict[Value, int] = {v: 0}  # steps to v
+    edge = [v]
+    for steps in range(1, _FAR):
+        edge = [y for x in edge if x.node is not None and x is not r for y in x.node.inputs if y not in ahead]
+        ahead.update(dict.fromkeys(edge, steps))
+    if r not in ahead:
+        return []
+    behind: dict[Value, int] = {r: 0}  # steps from r
     path: dict[Node, None] = {}
+    seen: set[Value] = {r}
     stack: list[tuple[Value, bool]] = [(v, False)]
-    while stack and len(depends) < _FAR:
+    while stack:
         x, ready = stack.pop()
-        if ready:
-            assert x.node is not None
-            if any([depends[y] for y in x.node.inputs]):
-                depends[x] = True
-                path[x.node] = None
-        elif x not in depends:
-            depends[x] = False
-            if x.node is not None:
+        node = x.node
+        if node is None:
+            continue
+        if not ready:
+            if x not in seen:
+                seen.add(x)
                 stack.append((x, True))
-                stack.extend([(y, False) for y in x.node.inputs])
-    return [] if stack else list(path)
+                stack.extend([(y, False) for y in node.inputs if y in ahead])
+            continue
+        steps = min([behind[y] for y in node.inputs if y in behind], default=_FAR) + 1
+        if steps + ahead[x] <= _FAR:
+            behind[x] = steps
+            path[node] = None
+    return list(path)
 
 
 def _tangent(node: Node, tangents: Sequence[Any]) -> Any:
