@@ -7,7 +7,8 @@ and F''(0) is the second derivative of the smooth part.
 
 In a program, F'(r) is the cotangent of r. When the gradient is differentiated once more, `derivative_along` looks in
 the trace for the way from r to that cotangent and differentiates it: the only place where a rule looks beyond its
-operands. First derivatives cost nothing.
+operands. First derivatives cost nothing. Forward mode alone (a tangent of a tangent) never sees F', and says 0; there, and for
+speed, `powers.py` takes even powers of roots and absolute values without the root.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from quabla.ops.structure import cast, zeros_like
 __all__ = ["derivative_along"]
 
 # Ways longer than this many ops are left out. What makes F smooth at 0 is near r, such as a square; the rest of a long
-# computation enters F'' with a factor F'(0)**2, which is then 0. Without a bound, n roots in a row would take n**2 nodes.
+# computation enters F'' with a factor F'(0)**2, which is then 0. Without a bound, n roots in a row would take n**2
+# nodes.
 _FAR = 20
 
 

@@ -288,8 +288,9 @@ def scale_for(largest: Any) -> Any:
 def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The Euclidean norm of the elements of `x` (Frobenius for a matrix), or the norms along some axes.
 
-    Squares neither overflow nor underflow: very large and very small elements are scaled first. The first derivative at
-    0 is 0, a subgradient. An infinity gives inf and NaN gives NaN, as in NumPy. Arguments and errors as for `sum`.
+    Squares neither overflow nor underflow: very large and very small elements are scaled first. An infinity gives inf
+    and NaN gives NaN, as in NumPy. The derivatives of the norm at 0 are 0, a subgradient; smooth functions of it, such
+    as its square, have their true first and second derivatives there. Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
