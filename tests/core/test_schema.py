@@ -363,3 +363,57 @@ def test_what_has_no_form_in_a_file() -> None:
     v.node.outputs = (v,)
     with pytest.raises(qb.UnsupportedOperationError, match="sin holds a object"):
         Program(Graph((), (v.node,), (v,)), "f", ordered=True).save("/nonexistent/never")
+
+
+def leaves_of(x: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The places of a JSON value."""
+    inner = x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ()
+    return [path, *(p for k, v in inner for p in leaves_of(v, (*path, k)))]
+
+
+def mutate(rng: random.Random, document: Any) -> None:
+    """Change one place of a document."""
+    path = rng.choice([p for p in leaves_of(document) if p])
+    holder = document
+    for k in path[:-1]:
+        holder = holder[k]
+    old = holder[path[-1]]
+    if isinstance(old, bool):
+        new: Any = not old
+    elif isinstance(old, int):
+        new = rng.choice([old + 1, old - 1, 0, -1, 3, 10**6])
+    elif isinstance(old, str):
+        new = rng.choice(
+            ["float64[3]", "float32[3]", "float64[]", "int64[]", "bool[3]", "add", "sin", "reshape", ""]
+        )
+    elif isinstance(old, list):
+        new = rng.sample(old, len(old)) if rng.random() < 0.5 else [*old, *old[:1]]
+    else:
+        new = {}
+    holder[path[-1]] = new
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "while"])
+def test_a_mutated_document_is_refused_or_a_program_that_runs(name: str, tmp_path: Path) -> None:
+    at = tmp_path / "p.qbp"
+    qb.jit(FUNCTIONS[name]).lower(S((3,))).save(at)
+    whole = at.read_bytes()
+    rng = random.Random(name)
+    refusals = 0
+    for _ in range(40):
+        at.write_bytes(whole)
+        rewrite(at, lambda document: mutate(rng, document))
+        try:
+            program = qb.load_program(at)
+        except qb.FileFormatError:
+            refusals += 1
+            continue
+        if any(a.size > 10**5 for n in program.nodes for a in (v.aval for v in n.outputs)):
+            continue
+        arrays = {
+            n: wrap(np.full(a.shape, 1, a.dtype.numpy))
+            for n, a in zip(program.input_names, program.in_avals, strict=True)
+        }
+        for device in ("reference", "cpu"):
+            program.compile(device)(arrays)
+    assert refusals > 5

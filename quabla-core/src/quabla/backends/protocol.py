@@ -44,7 +44,7 @@ class NativeEntry:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a lowered program will do: an optional method `costs()` of what `lower` returns says it, `explain()` shows it.
+    """What a lowered program will do: an optional method `costs()` of what `lower` returns says it.
 
     Attributes:
         nodes: the number of nodes after the backend's own passes, regions included.

@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from quabla.dtypes import bool_, int64
 from quabla.ir.op import OPS, Op
 from quabla.ir.program import Program
@@ -36,9 +38,9 @@ def complaint(op: Op, avals: Sequence[ShapeDtype], params: dict[str, Any]) -> st
             return f"the condition is {avals[0]}"
         if len({a.shape for a in avals}) > 1 or len({a.dtype for a in alike}) > 1:
             return f"the operands {list(avals)} differ"
-    rule = _RULES.get(op.name)
+    rule = _RULES.get(op.name, _along)
     try:
-        fits = rule is None or rule(avals, **params)
+        fits = rule(avals, **params)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         return f"the params do not fit ({error})"
     return None if fits else f"the params do not fit the operands {list(avals)}"
@@ -57,14 +59,32 @@ def _kinds(name: str) -> dict[str, set[type]]:
     return found
 
 
+@functools.cache
+def _arities(name: str) -> frozenset[int] | None:
+    """How many operands an op takes, where its samples tell; None for ops that take any number."""
+    op = OPS[name]
+    if op.samples is None or op.family == "region" or name == "concat":
+        return None
+    rng = np.random.default_rng(0)
+    return frozenset(len(sample.make(rng)) for sample in op.samples())
+
+
+@functools.cache
+def _signature(name: str) -> inspect.Signature | None:
+    """The parameters of an op's meaning; None for a NumPy function, which takes more than the op has."""
+    evaluate = OPS[name].evaluate
+    return None if isinstance(evaluate, np.ufunc) else inspect.signature(evaluate)
+
+
 def _params_fit(op: Op, avals: Sequence[ShapeDtype], params: dict[str, Any]) -> str | None:
+    arities, signature = _arities(op.name), _signature(op.name)
+    if arities is not None and len(avals) not in arities:
+        return f"it takes {' or '.join(map(str, sorted(arities)))} operands"
     try:
-        signature = inspect.signature(op.evaluate)
-    except (TypeError, ValueError):  # a NumPy function
-        nin = getattr(op.evaluate, "nin", len(avals))
-        return f"it takes {nin} operands and no params" if params or len(avals) != nin else None
-    try:
-        signature.bind(*avals, **params)
+        if signature is not None:
+            signature.bind(*avals, **params)
+        elif params:
+            return "it takes no params"
     except TypeError as error:
         return str(error)
     if op.family != "source":
@@ -156,8 +176,10 @@ def _gather(avals: Any, *, axis: int, batch: int, extent: int = 1) -> bool:
     )  # fmt: skip
 
 
-def _along(avals: Any, *, axis: int, **others: Any) -> bool:
-    return bool(0 <= axis < avals[0].ndim)
+def _along(avals: Any, *, axis: int | None = None, batch: int = 0, side: str = "left", **others: Any) -> bool:
+    """The params that many ops have."""
+    fits = axis is None or 0 <= axis < max(a.ndim for a in avals)
+    return bool(fits and 0 <= batch <= min(a.ndim for a in avals) and side in ("left", "right"))
 
 
 def _same(programs: Sequence[Any], wanted: Sequence[ShapeDtype]) -> bool:
@@ -230,7 +252,7 @@ def _while(avals: Any, *, cond: Program, body: Program, length: int | None, cons
 _RULES: dict[str, Callable[..., bool]] = {
     "full": _full, "constant": _constant, "broadcast": _broadcast, "reshape": _reshape, "transpose": _transpose,
     "slice": _slice, "pad": _pad, "concat": _concat, "dot_general": _dot_general, "gather": _gather,
-    "scatter_add": _gather, "argmax": _along, "argmin": _along, "cond": _cond, "checkpoint": _checkpoint,
+    "scatter_add": _gather, "cond": _cond, "checkpoint": _checkpoint,
     "custom_jvp": _custom, "custom_vjp": _custom, "scan": _scan, "while": _while,
     **{f"reduce_{name}": _reduce for name in ("sum", "max", "min", "any", "all")},
 }  # fmt: skip
