@@ -1,8 +1,8 @@
 """Mistakes that newcomers make. The message alone must be enough to mend the program.
 
 Each mistake stands here as a user would write it, with the class of the error and the words that carry the cure: the
-function at fault, the shapes, dtypes or argument path, what to write instead, and inside traced functions the user's own
-line. Each mistake is tried by itself and, where it can happen there, within jit(grad(...)), vmap and a loop.
+function at fault, the shapes, dtypes or argument path, what to write instead, and inside traced functions the line of
+the user. Each is tried by itself and, where it can happen there, within jit(grad(...)), vmap and a loop.
 """
 
 from __future__ import annotations

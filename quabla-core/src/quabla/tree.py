@@ -110,7 +110,7 @@ class TreeDef:
         return self.keys if self.spec == LEAF or self.spec[3].keys is None else self.spec[3].keys
 
     def shown(self) -> str:
-        """The structure as an expression in which * stands for a leaf, for messages: "{'w': *, 'b': *}"."""
+        """The structure as an expression in which `*` stands for a leaf, for messages: `{'w': *, 'b': *}`."""
         return _shown(self.spec)
 
     def __repr__(self) -> str:
