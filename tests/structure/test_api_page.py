@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import subprocess
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,7 @@ print(runpy.run_path({str(TOOL)!r})["page"](), end="")
 def test_every_public_name_has_its_directive(tool: SimpleNamespace) -> None:
     lines = PAGE.read_text("utf-8").splitlines()
     there = [line.split(":: ")[1] for line in lines if line.startswith(".. auto") and "module::" not in line]
-    values = [(d, m) for d, m in zip(lines, lines[1:], strict=False) if d.startswith(".. py:data:: ")]
+    values = [(d, m) for d, m in pairwise(lines) if d.startswith(".. py:data:: ")]
     there += [f"{module.split(': ')[1]}.{data.split(':: ')[1]}" for data, module in values]
     assert len(there) == len(set(there))
     expected = {n for n in quabla.__all__ if type(getattr(quabla, n)) is not type(quabla)}
