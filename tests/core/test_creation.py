@@ -76,6 +76,7 @@ def test_likes() -> None:
         (1.5, TypeError),
         ("3", TypeError),
         (None, TypeError),
+        ((2**31, 2**31), ValueError),
     ],
 )
 def test_bad_shapes(f: Any, shape: Any, error: type[Exception]) -> None:
@@ -107,9 +108,10 @@ def test_arange_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(3, 0), (0,), (-1,), (0, 3, 0), (0, 3, -1), (math.nan,), (0, math.inf), (0, 1, math.nan)]
+    "arguments",
+    [(3, 0), (0,), (-1,), (0, 3, 0), (0, 3, -1), (math.nan,), (0, math.inf), (0, 1, math.nan), (1e30,)],
 )
-def test_empty_ranges_are_refused(arguments: Any) -> None:
+def test_empty_and_endless_ranges_are_refused(arguments: Any) -> None:
     with pytest.raises(qb.ShapeError, match=r"arange\("):
         qb.arange(*arguments)
 

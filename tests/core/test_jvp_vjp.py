@@ -260,7 +260,7 @@ def test_dtypes_are_kept(dtype: str) -> None:
             ValueError,
             r"at 0 must be an array float64\[2\].*float64\[3\]",
         ),
-        ((A(1.0),), (A(1.0, "float32"),), ValueError, r"float64\[\].*float32\[\]"),
+        ((A(1.0),), (A(1.0, "float32"),), TypeError, r"float64\[\].*float32\[\].*astype\(quabla.float64\)"),
         ((A([1.0]),), (1.0,), ValueError, r"float64\[1\].*float64\[\]"),
         ((A(1.0), A(2.0)), (A(1.0),), ValueError, "2 primals but 1 tangents"),
         ((A(1.0),), (None,), TypeError, "tangent at 0 is None.*zeros"),
@@ -274,6 +274,12 @@ def test_tangents_that_do_not_fit(primals: Any, tangents: Any, error: Any, match
     with pytest.raises(error, match=f"(?s)jvp.*{match}") as caught:
         qb.jvp(lambda *args: args[0], primals, tangents)
     assert isinstance(caught.value, qb.QuablaError)
+
+
+@pytest.mark.parametrize("call", [lambda: qb.jvp(3, (1.0,), (1.0,)), lambda: qb.vjp(3, 1.0)])
+def test_what_is_no_function(call: Any) -> None:
+    with pytest.raises(qb.DtypeError, match=r"^[jv][vj]p: the first argument must be a function, got an int"):
+        call()
 
 
 @pytest.mark.parametrize(
@@ -296,8 +302,8 @@ def test_tangents_that_do_not_fit(primals: Any, tangents: Any, error: Any, match
         (
             lambda x: (x, x),
             (qb.ones(3), qb.ones((3,), "float32")),
-            ValueError,
-            r"at 1 .*float64\[3\].*float32\[3\]",
+            TypeError,
+            r"at 1 .*float64\[3\].*float32\[3\].*astype\(quabla.float64\)",
         ),
     ],
 )

@@ -194,6 +194,27 @@ def test_hopeless_operands_are_refused_clearly(op: Any, bad: Any) -> None:
                 assert "quabla.asarray" in str(caught.value)
 
 
+@pytest.mark.parametrize("bad", [10**400, -(10**400)])
+@pytest.mark.parametrize("op", [operator.add, operator.mul, operator.lt])
+def test_integers_that_no_float_reaches_are_refused(op: Any, bad: int) -> None:
+    for call in (lambda x: op(x, bad), lambda x: op(bad, x)):
+        for run in (lambda f: f(qb.ones(2)), in_trace):
+            with pytest.raises(qb.DtypeError, match="1329 bits is beyond the range of float64"):
+                run(call)
+
+
+def test_logic_takes_truth_values_only() -> None:
+    for call in (lambda: qb.ones(2) & qb.ones(2), lambda: qb.logical_not(qb.ones(2))):
+        with pytest.raises(qb.DtypeError, match=r"bool operands, got float64\[2\]; compare, as in x != 0.0"):
+            call()
+
+
+@pytest.mark.parametrize("arguments", [(), ([1.0],), ([2], [1.0, 2.0])])
+def test_the_class_makes_no_arrays(arguments: Any) -> None:
+    with pytest.raises(TypeError, match=r"use quabla\.array"):
+        qb.Tensor(*arguments)
+
+
 def test_other_classes_may_answer() -> None:
     class Other:
         def __radd__(self, other: Any) -> str:

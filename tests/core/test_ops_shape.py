@@ -115,6 +115,7 @@ def t(*shape: int) -> Any:
         (lambda: ops.reshape(t(2, 3), (-2, 3)), ["reshape", "negative"]),
         (lambda: ops.transpose(t(2, 3), (0, 0)), ["transpose", "(0, 0)", "(2, 3)"]),
         (lambda: ops.transpose(t(2, 3), (0, 2)), ["transpose", "axis 2"]),
+        (lambda: ops.transpose(t(2, 3), 0), ["transpose", "(0,)", "(2, 3)"]),
         (lambda: ops.squeeze(t(2, 1), 0), ["squeeze", "axis 0", "2 elements"]),
         (lambda: ops.expand_dims(t(2), 3), ["expand_dims", "axis 3"]),
         (lambda: ops.moveaxis(t(2, 3), (0, 1), (0,)), ["moveaxis"]),

@@ -388,7 +388,7 @@ def test_positions_of_batches_are_checked(argnums: Any, error: Any) -> None:
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
-    with pytest.raises(UnsupportedOperationError, match="abacus"):
+    with pytest.raises(UnsupportedOperationError, match=r"^Trainer: there is no device 'abacus'"):
         Trainer(line, START, SGD(), X, Y, device="abacus")
 
 

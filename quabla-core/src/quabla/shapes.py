@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from quabla.dtypes import as_dtype, dtype, float64
 from quabla.errors import DtypeError, ShapeError, TracerError
 
-__all__ = ["ShapeDtype", "as_shape", "aval_of", "broadcast_shapes", "normalize_axes", "normalize_axis"]
+__all__ = [
+    "MOST_ELEMENTS",
+    "ShapeDtype",
+    "as_shape",
+    "aval_of",
+    "broadcast_shapes",
+    "normalize_axes",
+    "normalize_axis",
+]
 
 Shape = tuple[int, ...]
+
+MOST_ELEMENTS = sys.maxsize // 8  # of 8 bytes each: more have no addresses
 
 
 class ShapeDtype:
@@ -96,6 +108,8 @@ def as_shape(shape: Any, where: str) -> Shape:
             raise ShapeError(
                 f"{where}: empty arrays are not supported, got shape {extents}; every extent must be at least 1"
             )
+    if math.prod(extents) > MOST_ELEMENTS:
+        raise ShapeError(f"{where}: no memory can hold an array of shape {extents}")
     return extents
 
 

@@ -12,7 +12,7 @@ from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor
 from quabla.dtypes import as_dtype, float64
 from quabla.errors import DtypeError, ShapeError
-from quabla.shapes import as_shape
+from quabla.shapes import MOST_ELEMENTS, as_shape
 
 __all__ = ["arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like"]
 
@@ -164,6 +164,8 @@ def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> 
         raise ShapeError(f"{shown}: the bounds must be finite and the step not zero")
     if (stop - start) / step <= 0.0:
         raise ShapeError(f"{shown} is empty: stop must lie beyond start in the direction of step")
+    if (stop - start) / step > MOST_ELEMENTS:
+        raise ShapeError(f"{shown}: no memory can hold so many numbers")
     return wrap(np.arange(start, stop, step, dtype=np.float64).astype(_numpy_dtype(dtype), copy=False))
 
 

@@ -59,7 +59,7 @@ class Tensor(_Base):
     owner: Any
     offset: int
 
-    def __init__(self) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError("use quabla.array(data) or quabla.asarray(data) to make a Tensor")
 
     @property

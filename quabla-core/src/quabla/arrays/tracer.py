@@ -16,7 +16,7 @@ import numpy as np
 
 from quabla.arrays.refusals import endless_recursion, name_line, user_line
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.errors import QuablaError, TracerError
+from quabla.errors import DtypeError, QuablaError, TracerError
 from quabla.ir.op import Op, Refused, define
 from quabla.ir.program import Node, Program, Value, prune
 from quabla.shapes import ShapeDtype, aval_of
@@ -121,7 +121,13 @@ class Frame:
     def full(self, value: Any, aval: ShapeDtype) -> TraceTensor:
         """The constant array of type `aval` with all elements equal to a Python number."""
         kind = aval.dtype.kind
-        exact = float(value) if kind == "f" else bool(value) if kind == "b" else int(value)
+        try:
+            exact = float(value) if kind == "f" else bool(value) if kind == "b" else int(value)
+        except OverflowError:
+            bits = value.bit_length()
+            raise DtypeError(
+                f"an integer of {bits} bits is beyond the range of float64{user_line()}"
+            ) from None
         key = (repr(exact), aval)  # repr tells 0.0 from -0.0, and NaN equals itself
         out: TraceTensor | None = self.seen.get(key)
         if out is None:

@@ -153,18 +153,20 @@ class Registry:
         """What is there to run on."""
         return [d for plugin in self.usable() if not plugin.source.built_in for d in plugin.devices]
 
-    def backend_for(self, device: str | None) -> tuple[GuardedBackend, str]:
+    def backend_for(self, device: str | None, where: str = "jit") -> tuple[GuardedBackend, str]:
         """The backend of a device, and the device's own name."""
         if device is not None and not isinstance(device, str):
             raise UnsupportedOperationError(
-                f"jit: a device is named by a string such as 'cpu', got {device!r}",
-                op="jit",
+                f"{where}: a device is named by a string such as 'cpu', got {device!r}",
+                op=where,
                 device=repr(device),
             )
         found = self._resolved.get(device)
         if found is None:
             with self._lock:
-                found = self._resolved[device] = self._resolve(self._default() if device is None else device)
+                found = self._resolved[device] = self._resolve(
+                    self._default() if device is None else device, where
+                )
         return found
 
     def _default(self) -> str:
@@ -178,43 +180,43 @@ class Registry:
         )
         return FALLBACK
 
-    def _resolve(self, device: str) -> tuple[GuardedBackend, str]:
+    def _resolve(self, device: str, where: str) -> tuple[GuardedBackend, str]:
         platform, _, index = device.partition(":")
         rivals = self.sources().get(platform, [])
         if not rivals:
             advice = ADVICE.get(platform)
-            raise self._absent(device, f"no plugin brings {platform!r}" + (f": {advice}" if advice else ""))
+            why = f"no plugin brings {platform!r}" + (f": {advice}" if advice else "")
+            raise self._absent(device, why, where)
         if len(rivals) > 1:
             both = " and ".join(s.label for s in rivals)
             raise BackendError(
-                f"jit: {len(rivals)} plugins claim the device {platform!r}: {both}. Uninstall all but one of these "
+                f"{where}: {len(rivals)} plugins claim the device {platform!r}: {both}. Uninstall all but one of these "
                 "distributions",
                 plugin=both,
             )
         plugin = self.loaded(rivals[0])
         if plugin.state == "broken":
             raise BackendError(
-                f"jit: the device {device!r} cannot be used: its plugin {plugin.source.label} is broken: "
+                f"{where}: the device {device!r} cannot be used: its plugin {plugin.source.label} is broken: "
                 f"{plugin.reason}. `python -m quabla doctor` shows where",
                 plugin=plugin.source.label,
             ) from plugin.error
         if plugin.state == "unavailable":
             remedy = f"; {plugin.remedy}" if plugin.remedy else ""
-            raise self._absent(
-                device, f"its plugin {plugin.source.label} cannot run here: {plugin.reason}{remedy}"
-            )
+            why = f"its plugin {plugin.source.label} cannot run here: {plugin.reason}{remedy}"
+            raise self._absent(device, why, where)
         if plugin.backend is None:
-            raise self._absent(device, f"the plugin {plugin.source.label} brings no device")
+            raise self._absent(device, f"the plugin {plugin.source.label} brings no device", where)
         # "name" and "name:0" are one device, whichever of the two the backend calls it.
         for name in (device, f"{platform}:0" if not index else "", platform if index == "0" else ""):
             if name in plugin.devices:
                 return plugin.backend, name
-        raise self._absent(device, f"{platform!r} has {', '.join(plugin.devices)}")
+        raise self._absent(device, f"{platform!r} has {', '.join(plugin.devices)}", where)
 
-    def _absent(self, device: str, why: str) -> UnsupportedOperationError:
+    def _absent(self, device: str, why: str, where: str) -> UnsupportedOperationError:
         there = ", ".join(map(repr, self.devices())) or "none"
         return UnsupportedOperationError(
-            f"jit: there is no device {device!r}: {why}. Devices here: {there}", op="jit", device=device
+            f"{where}: there is no device {device!r}: {why}. Devices here: {there}", op=where, device=device
         )
 
     def plugins(self) -> list[PluginReport]:
@@ -287,12 +289,13 @@ def devices() -> list[str]:
     return _registry.devices()
 
 
-def backend_for(device: str | None) -> tuple[GuardedBackend, str]:
+def backend_for(device: str | None, where: str = "jit") -> tuple[GuardedBackend, str]:
     """The backend that runs on a device.
 
     Args:
         device: "name" or "name:N", or None for the default: "cpu", or the reference backend, with a warning, where no
             plugin claims "cpu".
+        where: what asks for it, for messages.
 
     Returns:
         The backend, and the device under the name by which the backend knows it ("cpu" for "cpu:0").
@@ -307,7 +310,7 @@ def backend_for(device: str | None) -> tuple[GuardedBackend, str]:
         >>> backend.platform, name
         ('reference', 'reference')
     """
-    return _registry.backend_for(device)
+    return _registry.backend_for(device, where)
 
 
 def default_device() -> str:

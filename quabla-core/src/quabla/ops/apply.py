@@ -24,6 +24,7 @@ __all__ = ["apply", "batch_elementwise", "binary", "common_dtype", "operand", "p
 
 _NUMBERS = (float, int, bool)
 _REALS = (float, int)
+_LARGEST = int(np.finfo(np.float64).max)
 
 
 def operand(x: Any, where: str) -> Any:
@@ -49,6 +50,10 @@ def common_dtype(operands: Sequence[Any], where: str, bools: bool) -> tuple[dtyp
     weak_float = integer = False
     for x in operands:
         if type(x) in _NUMBERS:
+            if type(x) is int and not -_LARGEST <= x <= _LARGEST:
+                raise DtypeError(
+                    f"{where}: an integer of {x.bit_length()} bits is beyond the range of float64"
+                )
             continue
         d = x.dtype
         if d.kind == "f":

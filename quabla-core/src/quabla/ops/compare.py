@@ -32,8 +32,10 @@ def compare(name: str, arity: int, evaluate: Callable[..., Any], takes: str) -> 
     def infer(*avals: ShapeDtype) -> ShapeDtype:
         first = avals[0]
         if first.dtype.kind not in takes:
-            wanted = "bool" if takes == "b" else "floating"
-            raise DtypeError(f"{name}: takes {wanted} operands, got {first}")
+            wanted, remedy = (
+                ("bool", "compare, as in x != 0.0") if takes == "b" else ("floating", "convert with .astype")
+            )
+            raise DtypeError(f"{name}: takes {wanted} operands, got {first}; {remedy}")
         return aval_of(first.shape, bool_)
 
     def samples() -> Iterator[Sample]:

@@ -162,13 +162,10 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
     x = operand(x, "transpose")
     if axes is None:
         return permute(x, tuple(range(x.ndim))[::-1])
-    perm = tuple(
-        normalize_axis(a, x.ndim, "transpose") for a in (axes if isinstance(axes, (tuple, list)) else (axes,))
-    )
+    order = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+    perm = tuple(normalize_axis(a, x.ndim, "transpose") for a in order)
     if sorted(perm) != list(range(x.ndim)):
-        raise ShapeError(
-            f"transpose: axes {tuple(axes)} are not a permutation of the axes of shape {x.shape}"
-        )
+        raise ShapeError(f"transpose: axes {order} are not a permutation of the axes of shape {x.shape}")
     return permute(x, perm)
 
 

@@ -127,7 +127,7 @@ class Trainer:
         names = ["/".join(p) for p in tree.paths(self._treedef)] + call.names(loss)[count:]
         program = _trace(loss, optimizer, tree.unflatten(self._treedef, arrays), data_, names)
 
-        backend, name = registry.backend_for(device)
+        backend, name = registry.backend_for(device, "Trainer")
         self._plan = backend.training_plan(program, name, arrays, call.arrays[count:])
         self._run_one = self._plan.step
         self._slots = _slots(call, batched, count)

@@ -217,10 +217,13 @@ def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> A
     aval = getattr(given, "aval", None)
     if aval is None or aval.shape != wanted.shape or aval.dtype is not wanted.dtype:
         like = "its primal" if what == "tangent" else "the value"
-        raise ShapeError(
+        told = (
             f"{where}: the {what}{path} must be an array {aval_of(wanted.shape, wanted.dtype)}, like {like}; "
             f"got {a_kind(given)}"
         )
+        if aval is not None and aval.shape == wanted.shape:
+            raise DtypeError(f"{told}; convert it with .astype(quabla.{wanted.dtype})")
+        raise ShapeError(told)
     return given
 
 
@@ -277,7 +280,9 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         (value, tangent), two trees of the same structure.
 
     Raises:
-        ShapeError: a tangent of another shape or dtype than its primal, or of another structure.
+        ShapeError: a tangent of another shape than its primal, or not one tangent per primal.
+        DtypeError: a tangent of another dtype than its primal.
+        TreeError: a tangent of another structure than its primal.
 
     Example:
         >>> import quabla as qb
@@ -367,7 +372,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         tuple with a tree of cotangents per argument; bool leaves have None. Each call of it evaluates `fun` again.
 
     Raises:
-        ShapeError: (by the pullback) a cotangent of another shape, dtype or structure than the value.
+        ShapeError: (by the pullback) a cotangent of another shape than the value.
+        DtypeError: (by the pullback) a cotangent of another dtype than the value.
+        TreeError: (by the pullback) a cotangent of another structure than the value.
 
     Example:
         >>> import quabla as qb
@@ -376,8 +383,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
         (10.0, [5.0, 2.0])
     """
     count = len(primals)
-    value = Plain(fun, count, bool(has_aux))(*primals)
     backward = Pullback(fun, count, bool(has_aux))
+    value = Plain(fun, count, bool(has_aux))(*primals)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         return backward(*primals, _adopt(cotangent, value[0] if has_aux else value))  # type: ignore[no-any-return]

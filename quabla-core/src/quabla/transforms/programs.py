@@ -151,7 +151,7 @@ class Program:
         if type(device_ordinal) is not int or device_ordinal < 0:
             raise DtypeError(f"compile: device_ordinal must be a non-negative int, got {device_ordinal!r}")
         name = f"{target}:{device_ordinal}" if target is not None and device_ordinal else target
-        backend, device = registry.backend_for(name)
+        backend, device = registry.backend_for(name, "compile")
         return Executable(self, backend.compile(backend.lower(self.graph, device)), device)
 
     def __call__(self, *arrays: Any) -> Any:
