@@ -196,3 +196,14 @@ def test_chunks_are_part_of_the_signature() -> None:
         qb.vmap(f, chunk_size=2)(x)
         qb.vmap(f, chunk_size=3)(x)
     assert len(traces) == 2
+
+
+def test_twenty_thousand_seeds_of_forward_mode_in_the_memory_of_a_chunk() -> None:
+    n = 20_000
+    f = lambda x: (qb.sum(qb.sin(x) * x), x[0] > 0.0)  # a bool result keeps forward mode
+    compiled = qb.jit(qb.jacobian(f, chunk_size=8)).lower(S((n,))).compile()
+    assert compiled._compiled.executable.entry.workspace_nbytes < 8 * 8 * n * 6
+    x = np.linspace(0.0, 1.0, n)
+    row, nothing = compiled(A(x))
+    assert nothing is None
+    np.testing.assert_allclose(row.numpy(), np.cos(x) * x + np.sin(x), rtol=1e-14, atol=1e-15)

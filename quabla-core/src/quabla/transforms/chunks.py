@@ -21,7 +21,7 @@ from quabla.ops.structure import concatenate, lead, reshape_to, strided_slice
 from quabla.transforms.batch import batch_values
 from quabla.transforms.forward import replay
 
-__all__ = ["batch_chunks", "checked_chunk", "over_chunks", "rows"]
+__all__ = ["batch_chunks", "checked_chunk", "even", "over_chunks", "rows"]
 
 
 def checked_chunk(where: str, chunk_size: Any) -> int | None:
@@ -35,6 +35,11 @@ def checked_chunk(where: str, chunk_size: Any) -> int | None:
             f"{where}: chunk_size must be a positive int, or None for all at once, got {chunk_size!r}"
         )
     return chunk_size
+
+
+def even(size: int, chunk: int) -> int:
+    """The least chunk with which there are as few chunks as with `chunk`: the last one has little to compute again."""
+    return -(-size // -(-size // chunk))
 
 
 def rows(x: Any, low: int, high: int) -> Any:
@@ -150,5 +155,6 @@ def batch_chunks(
     """`batch_values`, a chunk at a time where `chunk` is less than `size`."""
     if chunk is None or chunk >= size:
         return batch_values(frame, program, args, over, size)
+    chunk = even(size, chunk)
     xs = [_cut(x, chunk) for x, m in zip(args, over, strict=True) if m]
     return over_chunks(frame, program, args, over, size, chunk, lambda index, slices: slices, xs)

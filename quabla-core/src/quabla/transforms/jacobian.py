@@ -18,7 +18,7 @@ from quabla.ops.elementwise import add, minimum, mul
 from quabla.ops.structure import broadcast, cast, lead, permute, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
-from quabla.transforms.chunks import checked_chunk, over_chunks, rows
+from quabla.transforms.chunks import checked_chunk, even, over_chunks, rows
 from quabla.transforms.derivatives import grad, select_arguments
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
@@ -133,6 +133,7 @@ def _pushed(
         seeds = [frame.lift(s) for s in _seeds(basis)]
         outs, has = batch_values(frame, program, [*primals, *seeds], over, total)
     else:
+        chunk = even(total, chunk)
         args = [*primals, *[None] * len(basis)]
         outs, has = over_chunks(
             frame, program, args, over, total, chunk, lambda index, _: _seeds_of(basis, index, chunk)
