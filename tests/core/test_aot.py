@@ -53,6 +53,14 @@ def test_names_are_paths_of_the_arguments() -> None:
     assert lowered.as_text().splitlines()[1] == "  input params/layers/0/w: float32[2]"
 
 
+def test_what_the_device_makes_of_it() -> None:
+    lowered = qb.jit(lambda x: qb.sin(x) * 2.0).lower(S((100,)))
+    costs = lowered.costs()
+    assert costs is not None and (costs.kernels, costs.moved) == (1, 1600)
+    assert "define" in lowered.as_device_text()
+    assert qb.jit(lambda x: x, device="reference").lower(S(())).costs() is None
+
+
 def test_transforms_are_lowered_through_jit() -> None:
     loss = lambda w, x: qb.sum(qb.tanh(x @ w))
     lowered = qb.jit(qb.value_and_grad(loss)).lower(S((3,)), S((4, 3)))

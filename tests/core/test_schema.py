@@ -309,6 +309,10 @@ def slicing(start: int, stop: int, step: int) -> Callable[[dict[str, Any]], Any]
         (lambda x: x[A([0.0, 2.0])], lambda d: node(d, "gather").update(params={"axis": 0, "batch": -1})),
         (lambda x: x + qb.ones((2, 3)),
          lambda d: node(d, "broadcast").update(params={"shape": {"tuple": [2, 3]}, "dims": {"tuple": [0]}})),
+        (
+            lambda x: x[A([0.0, 2.0])] * 1.0,
+            lambda d: node(d, "full").update(params={"value": 2**63, "aval": {"type": "int64[2]"}}, types=["int64[2]"]),
+        ),
         (lambda x: x + 1.0, lambda d: node(d, "full").update(params={"value": True, "aval": {"type": "float64[3]"}})),
         (lambda x: x * x,
          lambda d: node(d, "mul").update(inputs=[0, 1])

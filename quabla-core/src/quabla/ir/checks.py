@@ -108,7 +108,12 @@ def _axes(axes: Any, ndim: int) -> bool:
 
 
 def _full(avals: Any, *, value: Any, aval: Any) -> bool:
-    return isinstance(aval, ShapeDtype) and type(value) is {"f": float, "b": bool, "i": int}[aval.dtype.kind]
+    if (
+        not isinstance(aval, ShapeDtype)
+        or type(value) is not {"f": float, "b": bool, "i": int}[aval.dtype.kind]
+    ):
+        return False
+    return aval.dtype is not int64 or -(2**63) <= value < 2**63
 
 
 def _constant(avals: Any, *, value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, final
 
 from quabla.arrays.tracer import LIVE, innermost
 from quabla.backends import registry
+from quabla.backends.protocol import Costs
 from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.shapes import ShapeDtype
 from quabla.transforms import dispatch
@@ -71,6 +72,10 @@ class Lowered:
     def as_stablehlo(self) -> str:
         """The traced program as a StableHLO module in MLIR's text form; see `Program.as_stablehlo`."""
         return self.program.as_stablehlo()
+
+    def costs(self) -> Costs | None:
+        """Kernels, and the bytes that a call holds and moves; None where the device's backend does not say."""
+        return self._backend.costs(self._lowered)  # type: ignore[no-any-return]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program to a file; `quabla.load_program` reads it. See `Program.save`."""
