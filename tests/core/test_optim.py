@@ -283,6 +283,11 @@ def test_many_models_at_once_by_vmap() -> None:
         np.testing.assert_allclose(together[i].numpy(), one.numpy(), rtol=1e-14)
 
 
+def test_hyperparameters_that_nobody_names() -> None:
+    assert Adam() == Adam(1e-3, 0.9, 0.999, 1e-8) == Adam(learning_rate=1e-3, b1=0.9, b2=0.999, eps=1e-8)
+    assert SGD() == SGD(1e-2) == SGD(learning_rate=1e-2)
+
+
 def test_optimisers_are_values() -> None:
     assert Adam(0.1) == Adam(0.1) and Adam(0.1) != Adam(0.2) and hash(SGD(1)) == hash(SGD(1.0))
     opt = Adam(np.float64(0.1))
