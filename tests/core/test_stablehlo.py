@@ -13,12 +13,13 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
 from quabla.ir.op import OPS
 from quabla.ir.stablehlo import literal
+from quabla.ir.stablehlo_rules import RULES
+from quabla.transforms.export import in_terms_of
 from quabla.transforms.programs import Program
 
 A = qb.array
 S = qb.ShapeDtype
 
-NATIVE_ONLY = {"lu", "lu_solve", "lu_det", "eliminate", "solve", "det", "slogdet"}
 OPERATIONS = sorted(n for n, op in OPS.items() if op.samples is not None)
 
 
@@ -77,7 +78,21 @@ def test_literals(value: Any, dtype: str, text: str) -> None:
     assert literal(value, S((), dtype)) == text
 
 
-def test_only_factorisations_are_custom_calls() -> None:
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_programs_in_terms_of_other_ops_mean_the_same(name: str) -> None:
+    for sample in OPS[name].samples():  # type: ignore[misc]
+        program, arrays = program_of(name, sample)
+        graph = in_terms_of(program.graph, RULES)
+        assert all(node.op.name in RULES or node.op.name == "eliminate" for node in graph.nodes)
+        inputs = {n: wrap(x.copy()) for n, x in zip(program.input_names, arrays, strict=True)}
+        wanted = program.compile("reference")(inputs)
+        for got, expected in zip(
+            Program(graph, name, ordered=True).compile("reference")(inputs), wanted, strict=True
+        ):
+            close(got.numpy(), expected.numpy(), f"{name} {sample.name}")
+
+
+def test_only_complete_pivoting_is_a_custom_call() -> None:
     calls = set()
     for name in OPERATIONS:
         for sample in OPS[name].samples():  # type: ignore[misc]
@@ -85,8 +100,8 @@ def test_only_factorisations_are_custom_calls() -> None:
             assert "quabla.sin" not in text
             calls.update(re.findall(r"custom_call @quabla\.(\w+)", text))
             if "custom_call" in text:
-                assert name in NATIVE_ONLY
-    assert calls == {"lu", "lu_solve", "lu_det", "eliminate"}
+                assert name == "eliminate"
+    assert calls == {"eliminate"}
 
 
 # --- with MLIR and XLA ------------------------------------------------------------------------------------------------
@@ -175,6 +190,8 @@ WHOLE: dict[str, Any] = {
     ),
     "chunks": qb.vmap(lambda r: qb.tanh(r @ P["w"]), chunk_size=2),
     "sorting": lambda x: (qb.sort(x, axis=0), qb.cumsum(x, axis=1), qb.argmax(x, axis=1)),
+    "solve": qb.grad(lambda x: qb.sum(qb.solve(x.T @ x + qb.eye(3), x[0]) ** 2)),
+    "det": qb.vmap(lambda s: qb.linalg.det(A(X).T @ A(X) * s[0])),
     "cholesky": qb.grad(lambda x: qb.sum(qb.log(qb.diagonal(qb.cholesky(x.T @ x))))),
     "indexing": qb.grad(lambda x: qb.sum(x[[0, 0, 4]] ** 2) + qb.sum(x[::-2, A([2.0, -3.0])] ** 3)),
     "constants": lambda x: (

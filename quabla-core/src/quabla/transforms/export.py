@@ -17,6 +17,7 @@ from quabla.ops.compare import equal, less, logical_and, logical_not, logical_or
 from quabla.ops.elementwise import add, mul, where
 from quabla.ops.structure import broadcast, cast, inverse_permutation, permute, sum_over
 from quabla.shapes import aval_of
+from quabla.transforms.export_linalg import lu, lu_det, lu_solve
 from quabla.transforms.forward import replay
 
 __all__ = ["in_terms_of"]
@@ -115,4 +116,7 @@ _CONSISTS_OF: dict[str, Callable[..., Any]] = {
     # The first factor is never read.
     "recurrence": _running(0.0, lambda first, total, a, b: where(first, b, add(b, mul(a, total)))),
     "searchsorted": _searchsorted,
+    "lu": lu,
+    "lu_solve": lu_solve,
+    "lu_det": lu_det,
 }
