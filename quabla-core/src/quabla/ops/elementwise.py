@@ -111,7 +111,29 @@ log_op = elementwise("log", lambda x, out: div(1.0, x), evaluate=np.log, domain=
                      extra=(("edges", ([0.0, -1.0, np.inf, np.nan],)),))  # fmt: skip
 sin_op = elementwise("sin", lambda x, out: cos(x), evaluate=np.sin)
 cos_op = elementwise("cos", lambda x, out: neg(sin(x)), evaluate=np.cos)
-tanh_op = elementwise("tanh", lambda x, out: 1.0 - out * out, evaluate=np.tanh)
+tanh_op = elementwise("tanh", lambda x, out: bind(sech2_op, (x,), {}), evaluate=np.tanh)
+
+
+# The slope of tanh, 1 / cosh(x)**2. As 1 - tanh(x)**2 it would cancel: from 20 on nothing of it would be left.
+
+
+def _sech2(x: Any) -> Any:
+    e = exp(-2.0 * abs(x))
+    return 4.0 * e / ((1.0 + e) * (1.0 + e))
+
+
+def _sech2_numpy(x: np.ndarray) -> np.ndarray:
+    e = np.exp(-2 * np.abs(x))
+    return np.asarray(4 * e / ((1 + e) * (1 + e)), x.dtype)
+
+
+sech2_op = elementwise(
+    "sech2",
+    lambda x, out: -2.0 * (tanh(x) * out),
+    evaluate=_sech2_numpy,
+    decompose=_sech2,
+    extra=(("far", ([-800.0, -20.0, 0.0, 20.0, np.inf],)),),
+)
 
 
 def _root_slope(x: Any, out: Any) -> Any:
