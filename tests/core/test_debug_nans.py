@@ -203,6 +203,37 @@ def test_switching() -> None:
     assert np.isnan(f(bad).item())
 
 
+def diverging(w: Any, x: Any) -> Any:
+    shifted = w - x
+    return qb.mean(qb.sqrt(shifted) ** 3)
+
+
+def test_steps_of_a_trainer_made_while_it_is_on() -> None:
+    made = {"loss": diverging, "params": A(1.0), "optimizer": qb.optim.SGD(0.5)}
+    with qb.debug_nans():
+        trainer = qb.optim.Trainer(*made.values(), A([0.0, 0.5]))
+        batched = qb.optim.Trainer(*made.values(), A([0.0, 0.5]), batch_argnums=0)
+    for step in (lambda: trainer.run(50), lambda: batched.step(A([0.0, 1.5]))):
+        with pytest.raises(qb.NanError) as info:
+            step()
+        assert info.value.op == "sqrt" and info.value.line == line_of(diverging, "qb.sqrt")
+        assert str(info.value).startswith("Trainer(diverging): NaN comes from sqrt(-")
+    plain = qb.optim.Trainer(*made.values(), A([0.0, 0.5]))
+    plain.run(50)
+    assert np.isnan(plain.loss().item())
+
+
+def test_a_watched_trainer_trains_alike() -> None:
+    loss = lambda w: qb.sum((w - A([1.0, 2.0])) ** 2)
+    with qb.debug_nans():
+        watched = qb.optim.Trainer(loss, A([0.0, 0.0]), qb.optim.Adam(0.1))
+    plain = qb.optim.Trainer(loss, A([0.0, 0.0]), qb.optim.Adam(0.1))
+    watched.run(20)
+    plain.run(20)
+    assert watched.params.tolist() == plain.params.tolist() and watched.loss().item() == plain.loss().item()
+    watched.set_state(plain.get_state())
+
+
 def test_an_error_within_the_block_switches_it_off() -> None:
     with pytest.raises(KeyError), qb.debug_nans():
         raise KeyError

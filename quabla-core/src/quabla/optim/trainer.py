@@ -13,10 +13,12 @@ from quabla.arrays.convert import asarray
 from quabla.arrays.tensor import Tensor, shared
 from quabla.arrays.tracer import TraceTensor
 from quabla.backends import registry
+from quabla.backends.protocol import TrainingPlan
 from quabla.errors import DtypeError, QuablaError, ShapeError, TracerError
 from quabla.ir.program import Program
 from quabla.optim.optimizer import Optimizer
 from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms import dispatch
 from quabla.transforms.derivatives import value_and_grad
 from quabla.transforms.staging import Call, name_of, stage, take_apart
 
@@ -128,7 +130,14 @@ class Trainer:
         program = _trace(loss, optimizer, tree.unflatten(self._treedef, arrays), data_, names)
 
         backend, name = registry.backend_for(device, "Trainer")
-        self._plan = backend.training_plan(program, name, arrays, call.arrays[count:])
+        self._plan: TrainingPlan = backend.training_plan(program, name, arrays, call.arrays[count:])
+        if dispatch.CHECKS:  # debug_nans is on
+            from quabla.transforms.nans import WatchedPlan
+
+            def again() -> Program:
+                return _trace(loss, optimizer, tree.unflatten(self._treedef, arrays), data_, names)
+
+            self._plan = WatchedPlan(self._plan, f"Trainer({name_of(loss)})", again, call.arrays[count:])
         self._run_one = self._plan.step
         self._slots = _slots(call, batched, count)
         self._avals = [x.aval for x in arrays]

@@ -12,30 +12,33 @@ import contextlib
 import linecache
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from quabla.arrays import tracer
+from quabla.arrays.tensor import Tensor
+from quabla.backends.protocol import TrainingPlan
 from quabla.control import regions
 from quabla.errors import NanError
 from quabla.ir.program import Node, Program, Value
 from quabla.transforms import dispatch
-from quabla.transforms.staging import Call, Staged, name_of
+from quabla.transforms.staging import Call, name_of
 
-__all__ = ["debug_nans"]
+__all__ = ["WatchedPlan", "debug_nans"]
 
 
 class debug_nans:  # noqa: N801 - used like a function
     """Look for NaN in every result of a transformed function, and say where the first one was made.
 
     `quabla.debug_nans()` turns it on and `quabla.debug_nans(False)` off, for all threads; as a context manager it is on
-    for a block. It looks at the results of functions made by `jit`, `grad`, `vmap` and the others, not at single
-    operations on arrays. A result with NaN raises `NanError`, which names the operation, the values that it was given,
-    and the user's line, also for the backward pass and within loops. While it is off it costs nothing.
+    for a block. It looks at the results of functions made by `jit`, `grad`, `vmap` and the others, and at the steps of
+    a `Trainer` that was made while it is on; not at single operations on arrays. A result with NaN raises `NanError`,
+    which names the operation, the values that it was given, and the user's line, also for the backward pass and within
+    loops. While it is off it costs nothing.
 
     Args:
         enabled: on or off.
@@ -175,17 +178,33 @@ def _evaluate(program: Program, arrays: Sequence[np.ndarray]) -> dict[Value, np.
 def _find(program: Program, arrays: Sequence[np.ndarray], within: tuple[str, ...]) -> Found | Value | None:
     """The node that made a NaN of an output, or the input that brought it; None where no output holds one."""
     env = _evaluate(program, arrays)
-    at = next((v for v in program.outputs if _has_nan(env[v])), None)
-    while at is not None:
-        node = at.node
-        if node is None or at in program.inputs:
-            return at
-        before = next((v for v in node.inputs if _has_nan(env[v])), None)
-        if before is None:
-            operands = tuple([env[v] for v in node.inputs])
-            return _within(node, operands, tuple([env[v] for v in node.outputs]), within)
-        at = before
-    return None
+    ends = [_end(v, env, set(program.inputs)) for v in program.outputs if _has_nan(env[v])]
+    if not ends:
+        return None
+    # Of several, one that was computed from numbers is the most telling: where a function is not defined, its
+    # derivative may be a NaN written down.
+    at = min(
+        ends,
+        key=lambda v: (
+            v.node is not None and (not v.node.inputs or any(_has_nan(env[x]) for x in v.node.inputs))
+        ),
+    )
+    node = at.node
+    if node is None or at in program.inputs:
+        return at
+    operands = tuple([env[v] for v in node.inputs])
+    return _within(node, operands, tuple([env[v] for v in node.outputs]), within)
+
+
+def _end(at: Value, env: dict[Value, np.ndarray], inputs: set[Value]) -> Value:
+    """Back through operands that hold NaN, to a value computed from operands without, or from a number that is NaN."""
+    while at not in inputs and at.node is not None:
+        before = [v for v in at.node.inputs if _has_nan(env[v])]
+        computed = [v for v in before if v.node is None or v.node.op.name != "full"]
+        if not computed:
+            break
+        at = computed[0]
+    return at
 
 
 def _within(
@@ -225,21 +244,24 @@ def _step(node: Node, program: Program, arrays: Sequence[np.ndarray]) -> str:
 
 def check(transform: Any, call: Call, outputs: Sequence[Any]) -> None:
     """Raise `NanError` where the results of a call hold NaN."""
-    if not any(_has_nan(x.numpy()) for x in outputs):
-        return
+    if any(_has_nan(x.numpy()) for x in outputs):
+        _report(name_of(transform), lambda: dispatch.stage_call(transform, call).program, call.arrays)
+
+
+def _report(where: str, trace: Callable[[], Program], inputs: Sequence[Any]) -> NoReturn:
+    """Trace a program once more, find what made a NaN, and raise it."""
+    arrays = [x.numpy() for x in inputs]
     with _noting() as origins, np.errstate(all="ignore"):
-        staged: Staged = dispatch.stage_call(transform, call)
-        arrays = [x.numpy() for x in call.arrays]
-        found = _find(staged.program, arrays, ())
-    where = name_of(transform)
+        program = trace()
+        found = _find(program, arrays, ())
     if found is None:
         raise NanError(
             f"{where}: the result holds NaN, but computed node by node on the reference backend it does not; please "
             "report this, with the arguments"
         )
     if isinstance(found, Value):
-        i = staged.program.inputs.index(found)
-        name, array = staged.program.input_names[i], arrays[i]
+        i = program.inputs.index(found)
+        name, array = program.input_names[i], arrays[i]
         at = tuple(int(n) for n in np.argwhere(np.isnan(array))[0])
         raise NanError(
             f"{where}: the argument {name} ({found.aval}) holds NaN already, at index {at}", operands=(array,)
@@ -254,6 +276,40 @@ def check(transform: Any, call: Call, outputs: Sequence[Any]) -> None:
         line=line,
         operands=found.operands,
     )
+
+
+class WatchedPlan:
+    """A training plan that looks at the loss and the new state after each step, and then says where a NaN came from.
+
+    Args:
+        inner: the plan.
+        where: what trains, for messages.
+        trace: traces the step once more: from the state and the data to the new state and the loss.
+        data: the data that the plan was made with.
+    """
+
+    def __init__(
+        self, inner: TrainingPlan, where: str, trace: Callable[[], Program], data: Sequence[Tensor]
+    ) -> None:
+        self.inner, self._where, self._trace, self._data = inner, where, trace, list(data)
+        self.state, self.set_state, self.loss = inner.state, inner.set_state, inner.loss
+
+    def step(self) -> None:
+        """Run one step."""
+        before = self.inner.state()
+        self.inner.step()
+        if any(_has_nan(x.numpy()) for x in (*self.inner.state(), self.inner.loss())):
+            _report(self._where, self._trace, (*before, *self._data))
+
+    def run(self, steps: int) -> None:
+        """Run several steps, one by one."""
+        for _ in range(steps):
+            self.step()
+
+    def replace(self, index: int, data: Tensor) -> None:
+        """Put another array in the place of a data input."""
+        self.inner.replace(index, data)
+        self._data[index] = data
 
 
 def _shown(found: Found) -> str:

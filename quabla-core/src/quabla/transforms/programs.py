@@ -109,8 +109,8 @@ class Program:
         """The program as a StableHLO module in MLIR's text form, regions included.
 
         Other compilers read it. Functions that StableHLO itself lacks (`erf`, `arcsin`) are taken from CHLO, the
-        dialect that goes with it. What neither has (complete pivoting, in derivatives of `det`) appears as a `custom_call` of a target
-        whose name begins with `quabla.`, which only Quabla can run.
+        dialect that goes with it. What neither has (complete pivoting, in derivatives of `det`) is a `custom_call` of
+        a target whose name begins with `quabla.`, which only Quabla can run.
         """
         from quabla.ir.stablehlo import stablehlo_text
         from quabla.ir.stablehlo_rules import RULES
