@@ -430,8 +430,8 @@ def test_functions_that_call_each_other_from_two_threads() -> None:
 
     jf, jg = qb.jit(f), qb.jit(g)
     found = together(2, lambda i: (jf, jg)[i](A(1.0)).item())
-    # Neither waits for the other for ever. The functions are not pure: one that has been compiled in the meantime is found
-    # with what it returned then.
+    # Neither waits for the other for ever. The functions are not pure: one that has been compiled in the meantime is
+    # found with what it returned then.
     assert found in ([5.0, 5.0], [7.0, 5.0], [5.0, 8.0])
 
 

@@ -38,7 +38,7 @@ def complaint(op: Op, avals: Sequence[ShapeDtype], params: dict[str, Any]) -> st
             return f"the condition is {avals[0]}"
         if len({a.shape for a in avals}) > 1 or len({a.dtype for a in alike}) > 1:
             return f"the operands {list(avals)} differ"
-    rule = _RULES.get(op.name, _along)
+    rule: Callable[..., bool] = _RULES.get(op.name, _along)
     try:
         fits = rule(avals, **params)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
