@@ -1,4 +1,4 @@
-"""Derivatives in situations that users of libraries like this one have met and reported, each tested for its whole kind.
+"""Derivatives in situations that users of libraries like this one have met, each tested for its whole kind.
 
 Where another file tests a situation it is not repeated here:
 
@@ -230,7 +230,7 @@ def test_a_rule_with_a_result_that_has_no_derivative(second: F, tangent: F) -> N
         assert first.tolist() == [1.5, 2.5] and moved.tolist() == [1.0, 2.0]
         assert np.asarray(other).tolist() == np.asarray(second(x)).tolist()
         assert still is None or not np.asarray(still).any()
-        assert qb.grad(lambda v: qb.sum(transform(f)(v)[0]))(x).tolist() == [1.0, 1.0]
+        assert qb.grad(lambda v, transform=transform: qb.sum(transform(f)(v)[0]))(x).tolist() == [1.0, 1.0]
 
 
 # --- forward mode within reverse mode ---------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ def log_of_one_plus(u: Lanes, low: Lanes | None = None, doubled: Lanes | None = 
 
 def log1p(x: Lanes) -> Lanes:
     y = log_of_one_plus(x)
+    y = where(abs(x) < 2.0**-54, x, y)  # half of a subnormal number may not be one
     y = where(x < math.inf, y, x)
     y = where(x > -1.0, y, where(x.equals(-1.0), y.of(-math.inf), where(x < -1.0, math.nan, x)))
     return y.copysign(x)  # -0.0
@@ -134,6 +135,7 @@ def arcsinh(x: Lanes) -> Lanes:
     small = square / (1.0 + (1.0 + square).sqrt())
     u = a + small
     y = log_of_one_plus(u, small - (u - a), doubled=a)
+    y = where(a < 2.0**-28, a, y)  # half of a subnormal number may not be one
     return where(a < math.inf, y, a).copysign(x)
 
 
