@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import quabla as qb
+from quabla.arrays import tracer
 from quabla.arrays.tracer import LIVE
 from quabla.transforms import dispatch
 
@@ -241,7 +242,7 @@ def test_an_error_within_the_block_switches_it_off() -> None:
 
 
 def test_other_threads_look_too() -> None:
-    f = qb.jit(lambda x: qb.log(x))
+    f = qb.jit(lambda x: qb.fori_loop(0, 3, lambda i, c: qb.log(c), x))
     errors = []
 
     def work() -> None:
@@ -256,7 +257,8 @@ def test_other_threads_look_too() -> None:
             t.start()
         for t in threads:
             t.join()
-    assert len(errors) == 4
+    assert len(errors) == 4 and all("step 0 of a scan loop" in str(e) and e.line for e in errors)
+    assert type(tracer.Frame(0).nodes) is list
 
 
 def test_off_it_leaves_the_short_way_in_alone() -> None:

@@ -8,8 +8,9 @@ the step of a loop computes belongs to it, whatever from, since it may never run
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "full_op",
     "full_value",
     "innermost",
+    "recording_in",
     "trace",
 ]
 
@@ -57,8 +59,6 @@ class TraceTensor(Value):
 
 _new = object.__new__
 
-new_nodes: Callable[[], list[Node]] = list  # another kind of list where somebody listens to what is recorded
-
 
 class Frame:
     """A trace in progress: the nodes recorded so far.
@@ -74,7 +74,7 @@ class Frame:
         self.open = True  # whether an op on values of this frame is recorded here: live, and no region is traced within
         self.inputs: list[TraceTensor] = []
         self.names: list[str] = []
-        self.nodes: list[Node] = new_nodes()
+        self.nodes: list[Node] = _stack.new_nodes()
         self.seen: dict[Any, Any] = {}
         self.captures: dict[
             TraceTensor, TraceTensor
@@ -176,9 +176,20 @@ class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.regions: list[Frame] = []
+        self.new_nodes: Callable[[], list[Node]] = list
 
 
 _stack = _Stack()
+
+
+@contextlib.contextmanager
+def recording_in(new_nodes: Callable[[], list[Node]]) -> Iterator[None]:
+    """Record the traces that this thread begins meanwhile in lists of another kind, such as one that takes notes."""
+    before, _stack.new_nodes = _stack.new_nodes, new_nodes
+    try:
+        yield
+    finally:
+        _stack.new_nodes = before
 
 
 def full_value(x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -55,24 +56,31 @@ def lifted(operands: Sequence[Any]) -> list[Any]:
     return [frames()[-1].lift(x) for x in operands]
 
 
-_watcher: Callable[[Program, Sequence[np.ndarray]], list[np.ndarray]] | None = None
+Watcher = Callable[[Program, Sequence[np.ndarray]], list[np.ndarray]]
+
+
+class _Watching(threading.local):
+    watcher: Watcher | None = None
+
+
+_watching = _Watching()
 
 
 @contextlib.contextmanager
-def watched(watcher: Callable[[Program, Sequence[np.ndarray]], list[np.ndarray]] | None) -> Iterator[None]:
-    """Let `watcher` evaluate regions meanwhile (in all threads; `debug_nans` looks into loops this way)."""
-    global _watcher
-    before, _watcher = _watcher, watcher
+def watched(watcher: Watcher | None) -> Iterator[None]:
+    """Let `watcher` evaluate the regions that this thread meets meanwhile: `debug_nans` looks into loops this way."""
+    before, _watching.watcher = _watching.watcher, watcher
     try:
         yield
     finally:
-        _watcher = before
+        _watching.watcher = before
 
 
 def evaluate(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a program node by node on NumPy arrays: the meaning of a region."""
-    if _watcher is not None:
-        return _watcher(program, arrays)
+    watcher = _watching.watcher
+    if watcher is not None:
+        return watcher(program, arrays)
     env: dict[Value, Any] = dict(zip(program.inputs, arrays, strict=True))
     for node in program.nodes:
         out = node.op.evaluate(*[env[v] for v in node.inputs], **node.params)

@@ -136,11 +136,8 @@ def _origin(frame: FrameType | None, origins: dict[Node, Origin]) -> Origin:
 def _noting() -> Iterator[dict[Node, Origin]]:
     origins: dict[Node, Origin] = {}
     noted = type("_NotedHere", (_Noted,), {"origins": origins})
-    before, tracer.new_nodes = tracer.new_nodes, noted
-    try:
+    with tracer.recording_in(noted):
         yield origins
-    finally:
-        tracer.new_nodes = before
 
 
 # --- the search -------------------------------------------------------------------------------------------------------
