@@ -108,12 +108,11 @@ def _axes(axes: Any, ndim: int) -> bool:
 
 
 def _full(avals: Any, *, value: Any, aval: Any) -> bool:
-    if (
-        not isinstance(aval, ShapeDtype)
-        or type(value) is not {"f": float, "b": bool, "i": int}[aval.dtype.kind]
-    ):
+    if not isinstance(aval, ShapeDtype):
         return False
-    return aval.dtype is not int64 or -(2**63) <= value < 2**63
+    kinds: dict[str, type] = {"f": float, "b": bool, "i": int}
+    alike = type(value) is kinds[aval.dtype.kind]
+    return alike and (aval.dtype is not int64 or -(2**63) <= value < 2**63)
 
 
 def _constant(avals: Any, *, value: Any) -> bool:

@@ -127,7 +127,7 @@ def _sech2_numpy(x: np.ndarray) -> np.ndarray:
     return np.asarray(4 * e / ((1 + e) * (1 + e)), x.dtype)
 
 
-sech2_op = elementwise(
+sech2_op: Op = elementwise(
     "sech2",
     lambda x, out: -2.0 * (tanh(x) * out),
     evaluate=_sech2_numpy,

@@ -7,8 +7,8 @@ and F''(0) is the second derivative of the smooth part.
 
 In a program, F'(r) is the cotangent of r. When the gradient is differentiated once more, `derivative_along` looks in
 the trace for the way from r to that cotangent and differentiates it: the only place where a rule looks beyond its
-operands. First derivatives cost nothing. Forward mode alone (a tangent of a tangent) never sees F', and says 0; there, and for
-speed, `powers.py` takes even powers of roots and absolute values without the root.
+operands. First derivatives cost nothing. Forward mode alone (a tangent of a tangent) never sees F', and says 0; there,
+and for speed, `powers.py` takes even powers of roots and absolute values without the root.
 """
 
 from __future__ import annotations
