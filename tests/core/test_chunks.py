@@ -207,3 +207,15 @@ def test_twenty_thousand_seeds_of_forward_mode_in_the_memory_of_a_chunk() -> Non
     row, nothing = compiled(A(x))
     assert nothing is None
     np.testing.assert_allclose(row.numpy(), np.cos(x) * x + np.sin(x), rtol=1e-14, atol=1e-15)
+
+
+def test_a_gradient_through_chunks_holds_the_memory_of_a_chunk() -> None:
+    one = lambda x, w: qb.sum(qb.sin(qb.outer(x, x) @ qb.exp(w)))
+
+    def held(chunk: int | None) -> int:
+        f = lambda x, w: qb.sum(qb.vmap(one, in_axes=(0, None), chunk_size=chunk)(x, w) ** 2)
+        costs = qb.jit(qb.grad(f, argnums=1)).lower(S((2048, 32)), S((32, 32))).costs()
+        assert costs is not None
+        return costs.held
+
+    assert held(16) < held(None) / 50

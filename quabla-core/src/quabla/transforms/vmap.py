@@ -167,8 +167,8 @@ def vmap(
             None (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
-        chunk_size: how many examples are computed at a time, all unless given: a bound on memory, at the cost of a
-            loop. The results are the same up to rounding.
+        chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also for gradients, at
+            the cost of a loop. The results are the same up to rounding.
 
     Returns:
         A function of arguments that have the mapped axes, all of one size.
