@@ -31,10 +31,24 @@ def compiled(function, *avals):
 
 def test_import_is_light(run_python):
     out = run_python(
-        "import sys, quabla_cpu.plugin as p; b = p.quabla_backend(); print(b.platform, b.devices())\n"
+        "import sys, quabla_cpu.plugin as p; b = p.quabla_backend(); print(b.platform)\n"
         "print('llvmlite' in sys.modules, 'scipy' in sys.modules, 'pydantic' in sys.modules)"
     ).stdout.split()
-    assert out == ["cpu", "('cpu',)", "False", "False", "False"]
+    assert out == ["cpu", "False", "False", "False"]
+
+
+def test_the_device_is_listed_once_llvm_is_loaded(run_python):
+    out = run_python(
+        "import sys, quabla as qb; print(*qb.devices())\n"
+        "print('llvmlite' in sys.modules, 'scipy' in sys.modules, 'pydantic' in sys.modules)"
+    ).stdout.split()
+    assert "cpu" in out
+    assert out[-3:] == ["True", "False", "False"]
+
+
+def test_without_llvm_there_is_no_device(run_python):
+    out = run_python("import sys; sys.modules['llvmlite'] = None; import quabla as qb; print(qb.devices())").stdout
+    assert "cpu" not in out
 
 
 def test_scipy_is_imported_for_blas_alone(run_python):

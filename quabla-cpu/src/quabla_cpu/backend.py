@@ -71,7 +71,8 @@ class CpuBackend:
         )
 
     def devices(self) -> Sequence[str]:
-        """The one device."""
+        """The one device, once LLVM has been loaded: without it nothing can run here."""
+        engine.host()
         return (self.platform,)
 
     def lower(self, program: Program, device: str) -> CpuLowered:
@@ -83,7 +84,7 @@ class CpuBackend:
         return CpuLowered(program, device, plan_of(program, device))
 
     def compile(self, lowered: CpuLowered) -> CpuExecutable:
-        """Make a lowered program runnable. The first call in a process imports llvmlite."""
+        """Make a lowered program runnable."""
         return build(lowered)
 
     def training_plan(
