@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,3 +221,31 @@ def test_names_of_all_kinds_are_quoted(xla: Any) -> None:
     program = qb.Compiler().trace(lambda x, y: x + y, [('a "quoted"\\ name\n', (2,)), ("größe/π", (2,))])
     (got,) = xla.run(program.as_stablehlo(), [np.ones(2), np.ones(2)])
     np.testing.assert_array_equal(got, [2.0, 2.0])
+
+
+def test_random_programs_and_their_derivatives_run_through_xla_and_files(xla: Any, tmp_path: Path) -> None:
+    hypothesis = pytest.importorskip("hypothesis")
+    spec = importlib.util.spec_from_file_location(
+        "differential", Path(__file__).with_name("test_jax_differential.py")
+    )
+    assert spec is not None and spec.loader is not None
+    differential = sys.modules["differential"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(differential)
+    arrays = differential.arguments(3)
+
+    def check(program: Any) -> None:
+        loss = program.loss(qb)
+        for f in (qb.value_and_grad(loss, argnums=(0, 1, 2)), qb.hessian(loss, chunk_size=2)):
+            lowered = qb.jit(f).lower(*map(A, arrays))
+            lowered.save(tmp_path / "p.qbp")
+            again = qb.load_program(tmp_path / "p.qbp")
+            assert again.lower_text() == lowered.as_text()
+            wanted = lowered.program(*map(A, arrays))
+            for x, y, z in zip(
+                again(*map(A, arrays)), wanted, xla.run(lowered.as_stablehlo(), arrays), strict=True
+            ):
+                assert x.numpy().tobytes() == y.numpy().tobytes()
+                np.testing.assert_allclose(z, y.numpy(), rtol=1e-9, atol=1e-11, err_msg=repr(program))
+
+    given = hypothesis.given(program=differential.programs())
+    hypothesis.settings(max_examples=20, deadline=None, database=None)(given(check))()

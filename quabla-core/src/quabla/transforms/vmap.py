@@ -167,7 +167,7 @@ def vmap(
             None (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
-        chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also for gradients, at
+        chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also in gradients, at
             the cost of a loop. The results are the same up to rounding.
 
     Returns:
