@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -14,6 +15,8 @@ import pytest
 import quabla
 
 PACKAGES = ("quabla", "quabla_cpu")
+# Public names that `import *` leaves out, since they shadow builtins.
+SHADOWING = ("abs", "all", "any", "divmod", "max", "min", "round", "sum")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -66,3 +69,40 @@ def test_examples_in_docstrings_run(name: str) -> None:
     module = importlib.import_module(name)
     failed, tried = doctest.testmod(module, optionflags=FLAGS, verbose=False)
     assert failed == 0, f"{failed} of {tried} examples failed, see the captured output"
+
+
+def says_what_it_takes_and_raises(function: object) -> list[str]:
+    """What the docstring of a function lacks. "as for `name`" refers to another that has it."""
+    text = inspect.getdoc(function) or ""
+    if re.search(r"as\s+for `\w+`|The same as `", text):
+        return []
+    lacks = []
+    if inspect.signature(function).parameters:  # type: ignore[arg-type]
+        lacks += ["Args"] if "Args:" not in text and "Takes " not in text else []
+        lacks += ["Raises"] if "Raises:" not in text else []
+    return lacks
+
+
+# They read structures, and there is nothing that they refuse.
+RAISES_NOTHING = {"quabla.tree.difference", "quabla.tree.paths", "quabla.tree.flatten"}
+
+
+@pytest.mark.parametrize("module", ["quabla", "quabla.linalg", "quabla.tree", "quabla.optim", "quabla.testing"])
+def test_functions_say_what_they_take_and_raise(module: str) -> None:
+    public = importlib.import_module(module)
+    names = sorted(set(public.__all__) | {n for n in SHADOWING if module == "quabla"})
+    found = {n: getattr(public, n) for n in names}
+    functions = {f"{module}.{n}": f for n, f in found.items() if inspect.isfunction(f) and is_own(f)}
+    lacking = {name: says_what_it_takes_and_raises(f) for name, f in functions.items()}
+    expected = {name: ["Raises"] for name in RAISES_NOTHING if name in functions and lacking[name] == ["Raises"]}
+    assert {name: lacks for name, lacks in lacking.items() if lacks} == expected
+
+
+def test_references_between_docstrings_lead_somewhere() -> None:
+    for name in sorted({*quabla.__all__, *SHADOWING}):
+        thing = getattr(quabla, name)
+        if not inspect.isfunction(thing):
+            continue
+        for other in re.findall(r"as\s+for `(\w+)`", inspect.getdoc(thing) or ""):
+            there = inspect.getdoc(getattr(quabla, other)) or ""
+            assert "Raises:" in there or re.search(r"as\s+for `\w+`", there), f"{name} refers to {other}"

@@ -351,6 +351,9 @@ Path = tuple[str, ...]
 def paths(treedef: TreeDef) -> list[Path]:
     """The place of each leaf: the keys, positions and field names that lead to it; () for a tree that is a leaf.
 
+    Args:
+        treedef: a structure.
+
     Example:
         >>> from quabla import tree
         >>> tree.paths(tree.flatten({"layers": [{"w": 1, "b": 2}], "scale": 3})[1])
@@ -370,7 +373,7 @@ def paths(treedef: TreeDef) -> list[Path]:
 
 
 def flatten_with_paths(tree: Any) -> list[tuple[Path, Any]]:
-    """The leaves with their places, as `paths` names them.
+    """The leaves with their places, as `paths` names them. Containers and errors as for `flatten`.
 
     Example:
         >>> from quabla import tree
@@ -502,6 +505,14 @@ def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
 
     Returns:
         A line per place, with its path, what was expected there and what came; "" where there is no difference.
+
+    Example:
+        >>> from quabla import tree
+        >>> one, other = (tree.flatten(t)[1] for t in ({"w": 1}, {"w": (1, 2)}))
+        >>> tree.difference(one, one)
+        ''
+        >>> "w" in tree.difference(one, other)
+        True
     """
     lines: list[str] = []
     _compare(expected.spec, got.spec, (), lines)

@@ -94,6 +94,9 @@ def zeros_like(x: Any, dtype: Any = None) -> Tensor:
     Returns:
         A Tensor.
 
+    Raises:
+        DtypeError: an unsupported dtype, or `x` is no array.
+
     Example:
         >>> import quabla as qb
         >>> qb.zeros_like(qb.ones((2, 2))).tolist()
@@ -126,6 +129,11 @@ def full_like(x: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: A
 
     Returns:
         A Tensor, or a traced value if `value` is one.
+
+    Raises:
+        ShapeError: `value` does not broadcast.
+        DtypeError: an unsupported dtype, or `x` is no array.
+        TypeError: `value` is missing or given twice.
 
     Example:
         >>> import quabla as qb

@@ -119,6 +119,10 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
     Returns:
         A function of the same arguments.
 
+    Raises:
+        DtypeError: `fun` is no function; (when called) a static argument is not hashable, or an argument or a result is
+            neither array nor number.
+
     Example:
         >>> import quabla as qb
         >>> f = qb.checkpoint(lambda x: qb.sin(qb.sin(x)))

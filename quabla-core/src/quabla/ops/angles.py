@@ -56,6 +56,8 @@ arctan2_op = elementwise(
 def tan(x: Any) -> Any:
     """The tangent of `x` (radians), elementwise, for a floating `x` of any shape.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> f"{qb.tan(1.0).item():.6f}", qb.grad(qb.tan)(0.0).item()
@@ -66,6 +68,8 @@ def tan(x: Any) -> Any:
 
 def arcsin(x: Any) -> Any:
     """The angle in [-pi/2, pi/2] whose sine is `x`, elementwise; NaN where abs(x) > 1. Its slope at -1 and 1 is inf.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -78,6 +82,8 @@ def arcsin(x: Any) -> Any:
 def arccos(x: Any) -> Any:
     """The angle in [0, pi] whose cosine is `x`, elementwise; NaN where abs(x) > 1. Its derivative at -1 and 1 is -inf.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.arccos(qb.array([1.0, 2.0])).tolist()
@@ -88,6 +94,8 @@ def arccos(x: Any) -> Any:
 
 def arctan(x: Any) -> Any:
     """The angle in [-pi/2, pi/2] whose tangent is `x`, elementwise, for a floating `x` of any shape.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -115,6 +123,8 @@ def arctan2(y: Any, x: Any) -> Any:
 
 def atan2(y: Any, x: Any) -> Any:
     """The same as `arctan2(y, x)`.
+
+    Shapes, dtypes and errors as for `arctan2`.
 
     Example:
         >>> import quabla as qb

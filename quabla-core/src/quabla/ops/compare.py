@@ -170,6 +170,8 @@ def greater_equal(x: Any, y: Any) -> Any:
 def logical_and(x: Any, y: Any) -> Any:
     """Whether both `x` and `y` hold, elementwise, for bool operands; `x & y` is the same.
 
+    Shapes as for `add`.
+
     Raises:
         DtypeError: an operand is not bool.
 
@@ -183,6 +185,8 @@ def logical_and(x: Any, y: Any) -> Any:
 
 def logical_or(x: Any, y: Any) -> Any:
     """Whether `x` or `y` holds, elementwise, for bool operands; `x | y` is the same.
+
+    Shapes as for `add`.
 
     Raises:
         DtypeError: an operand is not bool.
@@ -198,6 +202,8 @@ def logical_or(x: Any, y: Any) -> Any:
 def logical_not(x: Any) -> Any:
     """Whether `x` does not hold, elementwise, for a bool `x`; `~x` is the same.
 
+    Takes an array of any shape, and returns one of the same.
+
     Raises:
         DtypeError: `x` is not bool.
 
@@ -212,6 +218,8 @@ def logical_not(x: Any) -> Any:
 def isnan(x: Any) -> Any:
     """Whether `x` is NaN, elementwise, for a floating `x`.
 
+    Shapes and errors as for `exp`; the result is bool.
+
     Example:
         >>> import quabla as qb
         >>> qb.isnan(qb.array([float("nan"), 1.0])).tolist()
@@ -223,6 +231,8 @@ def isnan(x: Any) -> Any:
 def isinf(x: Any) -> Any:
     """Whether `x` is an infinity, elementwise, for a floating `x`.
 
+    Shapes and errors as for `exp`; the result is bool.
+
     Example:
         >>> import quabla as qb
         >>> qb.isinf(qb.array([float("inf"), 1.0])).tolist()
@@ -233,6 +243,8 @@ def isinf(x: Any) -> Any:
 
 def isfinite(x: Any) -> Any:
     """Whether `x` is neither NaN nor an infinity, elementwise, for a floating `x`.
+
+    Shapes and errors as for `exp`; the result is bool.
 
     Example:
         >>> import quabla as qb

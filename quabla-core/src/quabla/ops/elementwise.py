@@ -96,6 +96,8 @@ def div(x: Any, y: Any) -> Any:
 def neg(x: Any) -> Any:
     """The negative `-x`, elementwise, for a floating `x` of any shape.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.neg(qb.array([1.0, -2.0])).tolist()
@@ -211,6 +213,15 @@ def _stable_sigmoid(x: np.ndarray) -> np.ndarray:
 def exp(x: Any) -> Any:
     """The exponential of `x`, elementwise, for a floating `x` of any shape; overflow gives inf.
 
+    Args:
+        x: floating array of any shape, or a number.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        DtypeError: a bool array, or something that is no array, such as a list.
+
     Example:
         >>> import quabla as qb
         >>> qb.exp(qb.array([0.0, 1000.0])).tolist()
@@ -221,6 +232,8 @@ def exp(x: Any) -> Any:
 
 def log(x: Any) -> Any:
     """The natural logarithm of `x`, elementwise: -inf at 0 and NaN below, never an error.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -233,6 +246,8 @@ def log(x: Any) -> Any:
 def sin(x: Any) -> Any:
     """The sine of `x` (radians), elementwise, for a floating `x` of any shape and size.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.sin(qb.array([0.0])).tolist()
@@ -243,6 +258,8 @@ def sin(x: Any) -> Any:
 
 def cos(x: Any) -> Any:
     """The cosine of `x` (radians), elementwise, for a floating `x` of any shape and size.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -255,6 +272,8 @@ def cos(x: Any) -> Any:
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent of `x`, elementwise, for a floating `x` of any shape.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.tanh(qb.array([0.0, 1000.0])).tolist()
@@ -265,6 +284,8 @@ def tanh(x: Any) -> Any:
 
 def sqrt(x: Any) -> Any:
     """The square root of `x`, elementwise; NaN below zero. Its derivative at 0 is 0, a subgradient of convenience.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -277,6 +298,8 @@ def sqrt(x: Any) -> Any:
 def sigmoid(x: Any) -> Any:
     """The logistic function 1 / (1 + exp(-x)), elementwise, without overflow.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.sigmoid(qb.array([0.0, -1000.0])).tolist()
@@ -287,6 +310,8 @@ def sigmoid(x: Any) -> Any:
 
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), elementwise, without overflow. Its derivative is `sigmoid`.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -376,6 +401,8 @@ minimum_op = elementwise(
 def abs(x: Any) -> Any:
     """The absolute value of `x`, elementwise. Its derivative at 0 is 0.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.abs(qb.array([-1.0, 2.0])).tolist()
@@ -387,6 +414,8 @@ def abs(x: Any) -> Any:
 def sign(x: Any) -> Any:
     """-1, 0 or 1 by the sign of `x`, elementwise; NaN for NaN. Its derivative is 0.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.sign(qb.array([-3.0, 0.0, 2.0])).tolist()
@@ -397,6 +426,8 @@ def sign(x: Any) -> Any:
 
 def relu(x: Any) -> Any:
     """max(x, 0), elementwise. Its derivative at 0 is 0.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -534,6 +565,8 @@ stop_gradient_op: Op = define(
 
 def stop_gradient(x: Any) -> Any:
     """`x` itself, with derivative zero.
+
+    Takes an array of any shape and dtype, or a number; errors as for `exp`.
 
     Example:
         >>> import quabla as qb

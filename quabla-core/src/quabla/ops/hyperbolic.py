@@ -31,6 +31,8 @@ arctanh_op = elementwise(
 def sinh(x: Any) -> Any:
     """The hyperbolic sine of `x`, elementwise, for a floating `x` of any shape; overflow gives an infinity.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.sinh(qb.array([0.0, -1000.0])).tolist()
@@ -41,6 +43,8 @@ def sinh(x: Any) -> Any:
 
 def cosh(x: Any) -> Any:
     """The hyperbolic cosine of `x`, elementwise, for a floating `x` of any shape; overflow gives inf.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -53,6 +57,8 @@ def cosh(x: Any) -> Any:
 def arcsinh(x: Any) -> Any:
     """The inverse hyperbolic sine of `x`, elementwise, exact for large `x` of either sign.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> f"{qb.arcsinh(-1e8).item():.6f}", qb.grad(qb.arcsinh)(0.0).item()
@@ -64,6 +70,8 @@ def arcsinh(x: Any) -> Any:
 def arccosh(x: Any) -> Any:
     """The inverse hyperbolic cosine of `x`, elementwise; NaN where x < 1. Its derivative at 1 is inf.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.arccosh(qb.array([1.0, 0.5])).tolist()
@@ -74,6 +82,8 @@ def arccosh(x: Any) -> Any:
 
 def arctanh(x: Any) -> Any:
     """The inverse hyperbolic tangent of `x`, elementwise; infinite at -1 and 1, NaN where abs(x) > 1.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb

@@ -81,6 +81,8 @@ logaddexp_op = elementwise(
 def expm1(x: Any) -> Any:
     """exp(x) - 1, elementwise, without loss of digits near 0.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.expm1(qb.array([0.0, 1e-20])).tolist()
@@ -91,6 +93,8 @@ def expm1(x: Any) -> Any:
 
 def exp2(x: Any) -> Any:
     """2**x, elementwise, for a floating `x` of any shape.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -103,6 +107,8 @@ def exp2(x: Any) -> Any:
 def log1p(x: Any) -> Any:
     """log(1 + x), elementwise, without loss of digits near 0: -inf at -1 and NaN below.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.log1p(qb.array([0.0, 1e-20, -1.0])).tolist()
@@ -113,6 +119,8 @@ def log1p(x: Any) -> Any:
 
 def log2(x: Any) -> Any:
     """The logarithm of `x` to base 2, elementwise: -inf at 0 and NaN below, never an error.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -125,6 +133,8 @@ def log2(x: Any) -> Any:
 def log10(x: Any) -> Any:
     """The logarithm of `x` to base 10, elementwise: -inf at 0 and NaN below, never an error.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.log10(qb.array([1000.0, 0.0])).tolist()
@@ -135,6 +145,8 @@ def log10(x: Any) -> Any:
 
 def cbrt(x: Any) -> Any:
     """The real cube root of `x`, elementwise, negative for negative `x`. Its derivative at 0 is 0, as that of `sqrt`.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -160,6 +172,8 @@ def logaddexp(x: Any, y: Any) -> Any:
 def square(x: Any) -> Any:
     """x * x, elementwise, for a floating `x` of any shape.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.square(qb.array([3.0, -4.0])).tolist()
@@ -170,6 +184,8 @@ def square(x: Any) -> Any:
 
 def reciprocal(x: Any) -> Any:
     """1 / x, elementwise, by IEEE rules: an infinity at 0, never an error.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb

@@ -61,6 +61,8 @@ fmod_op = elementwise(
 def floor(x: Any) -> Any:
     """The largest integer <= `x`, elementwise, as a floating number. Its derivative is 0.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.floor(qb.array([1.5, -1.5])).tolist()
@@ -72,6 +74,8 @@ def floor(x: Any) -> Any:
 def ceil(x: Any) -> Any:
     """The smallest integer >= `x`, elementwise, as a floating number. Its derivative is 0.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> qb.ceil(qb.array([1.5, -1.5])).tolist()
@@ -82,6 +86,8 @@ def ceil(x: Any) -> Any:
 
 def trunc(x: Any) -> Any:
     """`x` without its fraction, elementwise, as a floating number. Its derivative is 0.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -137,6 +143,8 @@ def mod(x: Any, y: Any) -> Any:
 def remainder(x: Any, y: Any) -> Any:
     """The same as `mod(x, y)`.
 
+    Shapes, dtypes and errors as for `mod`.
+
     Example:
         >>> import quabla as qb
         >>> qb.remainder(-5.0, 3.0).item()
@@ -178,6 +186,8 @@ def floor_divide(x: Any, y: Any) -> Any:
 
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:
     """The pair of `floor_divide(x, y)` and `mod(x, y)`.
+
+    Shapes, dtypes and errors as for `mod`.
 
     Example:
         >>> import quabla as qb

@@ -61,11 +61,7 @@ def _completed(shape: Any, x: Any) -> Shape:
     for n in known:
         size *= n
     if x.size != size if not free else x.size % size:
-        why = (
-            f": {x.size} is no multiple of {size}"
-            if free
-            else f" with {size}; one extent may be -1, to be worked out"
-        )
+        why = f": {x.size} is no multiple of {size}" if free else f" with {size}; one extent may be -1"
         raise ShapeError(
             f"reshape: an array of shape {x.shape} has {x.size} elements, which do not fit shape {given}{why}"
         )
@@ -74,6 +70,8 @@ def _completed(shape: Any, x: Any) -> Shape:
 
 def ravel(x: Any) -> Any:
     """The elements of `x`, in row-major order, as a vector.
+
+    The result has the shape `(x.size,)`, and `(1,)` for a scalar. Dtypes and errors as for `reshape`.
 
     Example:
         >>> import quabla as qb
@@ -205,6 +203,11 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """`x` with two axes exchanged.
+
+    Args:
+        x: array of any dtype.
+        axis1: an axis.
+        axis2: the axis to exchange it with.
 
     Raises:
         ShapeError: an axis is out of range.

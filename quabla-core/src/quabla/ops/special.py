@@ -108,6 +108,8 @@ def erf(x: Any) -> Any:
 
     erf(x) = 2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x (NIST Digital Library, 7.2.1).
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> f"{qb.erf(1.0).item():.6f}", qb.erf(float("inf")).item()
@@ -118,6 +120,8 @@ def erf(x: Any) -> Any:
 
 def erfc(x: Any) -> Any:
     """1 - erf(x), elementwise, to full relative accuracy for large `x`.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -130,6 +134,8 @@ def erfc(x: Any) -> Any:
 def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x), elementwise, and 1 at 0; all its derivatives are right at and near 0.
 
+    Shapes, dtypes and errors as for `exp`.
+
     Example:
         >>> import quabla as qb
         >>> curvature = qb.grad(qb.grad(qb.sinc))(0.0)
@@ -141,6 +147,8 @@ def sinc(x: Any) -> Any:
 
 def silu(x: Any) -> Any:
     """x * sigmoid(x), elementwise, for a floating `x` of any shape; also known as swish.
+
+    Shapes, dtypes and errors as for `exp`.
 
     Example:
         >>> import quabla as qb
@@ -159,6 +167,9 @@ def gelu(x: Any, approximate: bool = False) -> Any:
 
     Returns:
         An array of the shape and dtype of `x`.
+
+    Raises:
+        DtypeError: a bool array, or something that is no array, such as a list.
 
     Source: D. Hendrycks and K. Gimpel, "Gaussian Error Linear Units", 2016.
 

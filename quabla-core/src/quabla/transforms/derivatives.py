@@ -177,7 +177,7 @@ def grad(
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """The value and the gradient of a scalar function; see `grad`.
+    """The value and the gradient of a scalar function. Arguments, shapes and dtypes as for `grad`.
 
     Returns:
         A function that returns (value, gradient), or ((value, aux), gradient) with `has_aux`.
