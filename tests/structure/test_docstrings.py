@@ -87,14 +87,18 @@ def says_what_it_takes_and_raises(function: object) -> list[str]:
 RAISES_NOTHING = {"quabla.tree.difference", "quabla.tree.paths", "quabla.tree.flatten"}
 
 
-@pytest.mark.parametrize("module", ["quabla", "quabla.linalg", "quabla.tree", "quabla.optim", "quabla.testing"])
+@pytest.mark.parametrize(
+    "module", ["quabla", "quabla.linalg", "quabla.tree", "quabla.optim", "quabla.testing"]
+)
 def test_functions_say_what_they_take_and_raise(module: str) -> None:
     public = importlib.import_module(module)
     names = sorted(set(public.__all__) | {n for n in SHADOWING if module == "quabla"})
     found = {n: getattr(public, n) for n in names}
     functions = {f"{module}.{n}": f for n, f in found.items() if inspect.isfunction(f) and is_own(f)}
     lacking = {name: says_what_it_takes_and_raises(f) for name, f in functions.items()}
-    expected = {name: ["Raises"] for name in RAISES_NOTHING if name in functions and lacking[name] == ["Raises"]}
+    expected = {
+        name: ["Raises"] for name in RAISES_NOTHING if name in functions and lacking[name] == ["Raises"]
+    }
     assert {name: lacks for name, lacks in lacking.items() if lacks} == expected
 
 
