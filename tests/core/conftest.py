@@ -51,7 +51,7 @@ class Straight:
         length = length or qb.tree.flatten(xs)[0][0].shape[0]
         ys = []
         for i in range(length):
-            init, y = f(init, i if xs is None else qb.tree.map(lambda x, i=i: x[i], xs), *operands)
+            init, y = f(init, i if xs is None else qb.tree.map(lambda x: x[i], xs), *operands)  # noqa: B023
             ys.append(y)
         return init, qb.tree.map(lambda *rows: qb.stack(rows), *ys)
 
@@ -103,6 +103,8 @@ LADDER: dict[str, Callable[[Any], Callable[..., Any]]] = {
     ),
 }
 FORWARD = ("value", "jvp", "third_forward")
+QUICK = ("value", "grad", "hessian", "reverse_over_reverse", "third_reverse")
+SLOW = tuple(name for name in LADDER if name not in QUICK)
 
 
 def close(found: Any, expected: Any, rtol: float, where: str) -> None:
@@ -121,42 +123,49 @@ class Control:
 
     regions = REGIONS
     ladder = LADDER
-    forward = FORWARD
+    forward, quick, slow = FORWARD, QUICK, SLOW
     straight = staticmethod(straight)
     close = staticmethod(close)
 
-    def climb(
-        self, f: Any, points: list[tuple[Any, Any, Any]], names: Any = tuple(LADDER), rtol: float = 1e-10
-    ) -> None:
-        """`f(m, x, w)` under every transform, at each point, compiled, and mapped over all, as straight-line code."""
-        region = lambda x, w: f(REGIONS, x, w)
+    def climb(self, f: Any, points: Any, names: Any = tuple(LADDER), rtol: float = 1e-10) -> None:
+        """`f(m, x, w)` under every transform, at each point, compiled, and mapped over all points."""
+
+        def region(x: Any, w: Any) -> Any:
+            return f(REGIONS, x, w)
+
         xs, ws, ts = (qb.stack([qb.array(p[i]) for p in points]) for i in range(3))
         for name in names:
             rung = LADDER[name]
             expected = []
             for x, w, t in points:
                 args = tuple(qb.array(a) for a in (x, w, t))
-                expected.append(rung(straight(f, *args[:2]))(*args))
+                expected.append(qb.jit(rung(straight(f, *args[:2])), device="reference")(*args))
                 close(qb.jit(rung(region))(*args), expected[-1], rtol, f"jit of {name}")
             close(rung(region)(*args), expected[-1], rtol, name)
             stacked = qb.tree.map(lambda *rows: qb.stack(rows), *expected)
             close(qb.jit(qb.vmap(rung(region)))(xs, ws, ts), stacked, rtol, f"vmap of {name}")
             # One argument mapped at a time.
             x, w, t = (a[0] for a in (xs, ws, ts))
-            rows = [rung(straight(f, xs[i], w))(xs[i], w, t) for i in range(len(points))]
+            rows = [
+                qb.jit(rung(straight(f, xs[i], w)), device="reference")(xs[i], w, t)
+                for i in range(len(points))
+            ]
             stacked = qb.tree.map(lambda *rows: qb.stack(rows), *rows)
             close(qb.vmap(rung(region), (0, None, None))(xs, w, t), stacked, rtol, f"vmap of {name} over x")
-            rows = [rung(straight(f, x, ws[i]))(x, ws[i], t) for i in range(len(points))]
+            rows = [
+                qb.jit(rung(straight(f, x, ws[i])), device="reference")(x, ws[i], t)
+                for i in range(len(points))
+            ]
             stacked = qb.tree.map(lambda *rows: qb.stack(rows), *rows)
             close(qb.vmap(rung(region), (None, 0, None))(x, ws, t), stacked, rtol, f"vmap of {name} over w")
         if "grad" in names:
             total = qb.grad(lambda xs, w: qb.sum(qb.vmap(region, (0, None))(xs, w)), (0, 1))
-            rows = [qb.grad(straight(f, x, w), (0, 1))(x, w) for x in xs]
+            rows = [qb.jit(qb.grad(straight(f, x, w), (0, 1)), device="reference")(x, w) for x in xs]
             expected_total = (qb.stack([r[0] for r in rows]), sum((r[1] for r in rows[1:]), rows[0][1]))
             close(qb.jit(total)(xs, w), expected_total, rtol, "grad of vmap")
         if "hessian" in names:
             second = qb.hessian(lambda w: qb.sum(qb.vmap(region, (0, None))(xs, w)))
-            rows = [qb.hessian(straight(f, x, w), 1)(x, w) for x in xs]
+            rows = [qb.jit(qb.hessian(straight(f, x, w), 1), device="reference")(x, w) for x in xs]
             close(qb.jit(second)(w), sum(rows[1:], rows[0]), rtol, "hessian of vmap")
 
 

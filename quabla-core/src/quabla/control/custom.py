@@ -180,7 +180,7 @@ class _Custom:
         self.__wrapped__ = fun
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, which is how rules see them; defaults among them."""
+        """All arguments by position, which is how rules see them; with the defaults that are arrays or numbers."""
         try:
             signature = inspect.signature(self.fun)
         except (TypeError, ValueError):
@@ -188,6 +188,7 @@ class _Custom:
                 raise DtypeError(f"{self.where}: pass the arguments of {self.__name__} by position") from None
             return args
         bound = signature.bind(*args, **kwargs)
+        given = len(bound.arguments)
         bound.apply_defaults()
         if bound.kwargs:
             raise DtypeError(
@@ -195,7 +196,10 @@ class _Custom:
                 "rule cannot see; make "
                 "it a positional parameter"
             )
-        return bound.args
+        found = bound.args
+        while len(found) > max(given, len(args)) and type(found[-1]) not in (float, int, bool, Tensor, TraceTensor):
+            found = found[:-1]
+        return found
 
     def divide(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The arguments that are not differentiated, and the others."""
