@@ -5,6 +5,9 @@ from __future__ import annotations
 import _thread
 import itertools
 import math
+import os
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -223,6 +226,109 @@ def test_an_interrupt_is_heard_soon_and_loses_nothing() -> None:
     assert done > 0
     again.run(done)
     assert leaves(*trainer.get_state()) == leaves(*again.get_state())
+
+
+_DISTURBED = """
+import signal, sys, time
+import numpy as np
+import quabla as qb
+from quabla.optim import SGD, Trainer
+
+ones = np.ones(100)
+trainer = Trainer(lambda w, x: qb.mean((w - x) ** 2), qb.zeros(100), SGD(0.01), qb.ones(100), batch_argnums=0)
+saved = trainer.get_state()
+work = {
+    "step": lambda: trainer.step(ones),
+    "run": lambda: trainer.run(3),
+    "loss": lambda: trainer.loss(),
+    "params": lambda: trainer.params,
+    "set_state": lambda: trainer.set_state(saved),
+}[sys.argv[1]]
+
+def handler(_, frame):
+    if sys.argv[2] == "steps":
+        trainer.step(ones)
+    elif frame.f_code.co_name != "<module>":
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, handler)
+end = time.monotonic() + 1.0
+signal.setitimer(signal.ITIMER_REAL, 1e-3, 7e-4)
+while time.monotonic() < end:
+    try:
+        for _ in range(100):
+            work()
+    except KeyboardInterrupt:
+        pass
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+trainer.step(ones)
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the signals of POSIX")
+@pytest.mark.parametrize("handler", ["raises", "steps"])
+@pytest.mark.parametrize("work", ["step", "run", "loss", "params", "set_state"])
+def test_a_signal_at_any_moment_leaves_the_trainer_free(work: str, handler: str) -> None:
+    """In a process of its own, since the failure would be a native call that nothing ends."""
+    command = [sys.executable, "-c", _DISTURBED, work, handler]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "done\n", done.stderr
+
+
+_FORKED = """
+import os, threading, time
+import quabla as qb
+from quabla.optim import SGD, Trainer
+
+def slow(x):
+    time.sleep(0.5)
+    return qb.sin(x)
+
+one, two = qb.ones(1), qb.array(2.0)
+trainer = Trainer(lambda w, x: qb.mean((w - x) ** 2), qb.zeros(10**5), SGD(0.01), qb.ones(10**5))
+traced = qb.jit(slow)
+going = True
+
+def step():
+    while going:
+        trainer.step()
+
+def compile():
+    n = 2
+    while going:
+        n += 1
+        qb.jit(lambda x: qb.sin(x) * n)(one)
+
+threads = [threading.Thread(target=f) for f in (step, compile, lambda: traced(two))]
+for t in threads:
+    t.start()
+for i in range(4):
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        qb.jit(lambda x: qb.cos(x) + i)(one)
+        trainer.step()
+        trainer.loss()
+        os._exit(0 if abs(traced(two).item() - 0.9092974268256817) < 1e-12 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+going = False
+for t in threads:
+    t.join()
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_threads_step_and_compile_can_do_both() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _FORKED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_a_step_costs_little_python() -> None:

@@ -46,14 +46,17 @@ _LINKS_PER_JIT = 2000
 _lock = threading.RLock()
 
 
-def _renew_lock() -> None:
-    # Another thread may have held the lock while this process was forked.
-    global _lock
-    _lock = threading.RLock()
+def _before_fork() -> None:
+    # No other thread is within LLVM while this process is forked: a child would find LLVM's locks taken for ever.
+    _lock.acquire()
+
+
+def _after_fork() -> None:
+    _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 @dataclass(frozen=True)
@@ -213,11 +216,10 @@ def assembly(text: str) -> str:
 class Library:
     """Linked code in memory. It is freed when the last reference goes: keep it as long as its addresses are called."""
 
-    __slots__ = ("_addresses", "_jit", "_kept", "_tracker")
+    __slots__ = ("_addresses", "_kept", "_key")
 
-    def __init__(self, tracker: Any, jit: Any, addresses: dict[str, int], kept: tuple[object, ...]) -> None:
-        self._tracker = tracker
-        self._jit = jit
+    def __init__(self, key: int, addresses: dict[str, int], kept: tuple[object, ...]) -> None:
+        self._key = key
         self._addresses = addresses
         self._kept = kept
 
@@ -230,11 +232,27 @@ class Library:
         return self._addresses[symbol]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The tracker before its LLJIT. Our lock is not taken: the collector may run this anywhere, and llvmlite has
-        # its own.
-        tracker = getattr(self, "_tracker", None)
-        if tracker is not None and not ending():
-            tracker.close()
+        key = getattr(self, "_key", None)
+        if key is not None and not ending():
+            _unused.append(key)
+            # The collector may run this anywhere, so it waits for nobody: who holds the lock frees the code later.
+            if _lock.acquire(blocking=False):
+                try:
+                    _free_unused()
+                finally:
+                    _lock.release()
+
+
+# Per library, what LLVM calls it by, and its LLJIT. They are kept here, not in the Library, for else the collector
+# might free the code without our lock, or the LLJIT before the code.
+_linked: dict[int, tuple[Any, Any]] = {}
+_unused: list[int] = []
+
+
+def _free_unused() -> None:
+    while _unused:
+        tracker, _jit = _linked.pop(_unused.pop())
+        tracker.close()
 
 
 def link(
@@ -255,18 +273,20 @@ def link(
         ValueError: A symbol is missing or defined twice.
     """
     engine = _get_engine()
-    builder = engine.llvm.JITLibraryBuilder()
-    for image in objects:
-        builder.add_object_img(image)
-    for name, address in (imports or {}).items():
-        builder.import_symbol(name, address)
-    for name in exports:
-        builder.export_symbol(name)
     with _lock:
+        _free_unused()
+        builder = engine.llvm.JITLibraryBuilder()
+        for image in objects:
+            builder.add_object_img(image)
+        for name, address in (imports or {}).items():
+            builder.import_symbol(name, address)
+        for name in exports:
+            builder.export_symbol(name)
         jit = engine.current_jit()
         engine.names += 1
         try:
             tracker = builder.link(jit, f"quabla{engine.names}")
         except RuntimeError as error:
             raise ValueError(f"cannot link generated code (please report this): {error}") from error
-    return Library(tracker, jit, {name: tracker[name] for name in exports}, tuple(keep))
+        _linked[id(tracker)] = tracker, jit
+    return Library(id(tracker), {name: tracker[name] for name in exports}, tuple(keep))

@@ -3,18 +3,24 @@
 Two blocks hold the state, each laid out like the output block of the step: a step reads one and writes the other, and
 the next step goes the other way. A few instructions around the step's own code choose the direction, so a step is one
 native call without arguments, and any number of steps is one call, too.
+
+Steps, readings and replacements exclude each other. All that happens in between is native: Python runs a signal's
+handler after any instruction of its own, and one that raises or steps there would leave the plan taken for ever.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+import threading
+import weakref
+from collections.abc import Sequence
 
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.errors import ShapeError
+from quabla.shapes import ShapeDtype
 from quabla_cpu import engine, text
 from quabla_cpu.executable import CpuExecutable, check_inputs
 from quabla_cpu.text import Builder, Value
@@ -22,9 +28,9 @@ from quabla_cpu.text import Builder, Value
 __all__ = ["CpuTrainingPlan"]
 
 # The record that the native code works on: 64-bit words.
-_BUSY, _PARITY, _ENTRY, _TABLES, _WORDS = 0, 1, 2, 3, 5
+_BUSY, _PARITY, _ENTRY, _TABLES, _BLOCKS, _WORDS = 0, 1, 2, 3, 5, 7
 _RECORD = "quabla_plan"
-_EXPORTS = ("step", "run", "hold", "free")
+_EXPORTS = ("step", "run", "read", "write", "exchange", "hold", "free")
 
 
 class CpuTrainingPlan:
@@ -64,15 +70,14 @@ class CpuTrainingPlan:
         check_inputs(data, ins[count:], "data")
         entry = executable.entry
         self._executable = executable
-        self._data = list(data)
+        self._data: list[tuple[Tensor, ...]] = [(x,) for x in data]
+        self._data_avals = ins[count:]
+        self._lock = threading.RLock()  # for `replace`; a step needs none
         self._avals = outs
         self._offsets = entry.out_offsets
         # 64-byte boundaries: vectors of a step then never straddle two cache lines.
         self._memory = np.zeros(2 * entry.out_nbytes + entry.workspace_nbytes + 64, np.uint8)
         start = -self._memory.ctypes.data % 64
-        self._blocks = [
-            self._memory[start + i * entry.out_nbytes : start + (i + 1) * entry.out_nbytes] for i in (0, 1)
-        ]
         base = self._memory.ctypes.data + start
         blocks = (base, base + entry.out_nbytes)
         workspace = base + 2 * entry.out_nbytes
@@ -83,22 +88,26 @@ class CpuTrainingPlan:
             table[-2:] = blocks[1 - i], workspace
         self._record = np.zeros(_WORDS, np.uintp)
         self._record[_ENTRY] = executable.address
-        self._record[_TABLES:] = [table.ctypes.data for table in self._tables]
-        for x, offset in zip(state, entry.out_offsets, strict=False):
-            self._write(0, x, offset)
-        if outs[-1].dtype.kind == "f":
-            self._write(
-                0, wrap_as(np.full((), np.nan, outs[-1].dtype.numpy), outs[-1]), entry.out_offsets[-1]
-            )
+        self._record[_TABLES:_BLOCKS] = [table.ctypes.data for table in self._tables]
+        self._record[_BLOCKS:] = blocks
         self._library = engine.link(
             [engine.compile(_stepper())], _EXPORTS, {_RECORD: self._record.ctypes.data}
         )
         address = self._library.address
         self.step = ctypes.CFUNCTYPE(None)(address("step"))
         self.step.owner = self  # type: ignore[attr-defined] # whoever has the function has the plan
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_int64)(address("run"))
+        number, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._run = ctypes.CFUNCTYPE(None, number)(address("run"))
+        self._read = ctypes.CFUNCTYPE(None, pointer, number)(address("read"))
+        self._write = ctypes.CFUNCTYPE(None, pointer, number)(address("write"))
+        self._exchange = ctypes.CFUNCTYPE(None, number, number)(address("exchange"))
         self._hold = ctypes.CFUNCTYPE(None)(address("hold"))
         self._free = ctypes.CFUNCTYPE(None)(address("free"))
+        block = np.zeros(entry.out_nbytes, np.uint8)
+        if outs[-1].dtype.kind == "f":
+            _part(block, outs[-1], self._offsets[-1])[...] = np.nan
+        self._put(block, state)
+        _plans.add(self)
 
     def run(self, steps: int) -> None:
         """Run several steps in one native call, without coming back to Python in between."""
@@ -106,9 +115,8 @@ class CpuTrainingPlan:
 
     def state(self) -> tuple[Tensor, ...]:
         """Copies of the state: parameters and the optimiser's own."""
-        with self._held():
-            block = self._blocks[int(self._record[_PARITY])].copy()
-        return tuple([_read(block, i, self) for i in range(len(self._avals) - 1)])
+        block = self._block()
+        return tuple([self._tensor(block, i) for i in range(len(self._avals) - 1)])
 
     def set_state(self, state: Sequence[Tensor]) -> None:
         """Replace the state, given in the order of `state()`.
@@ -118,15 +126,11 @@ class CpuTrainingPlan:
             DtypeError: where a dtype is another.
         """
         check_inputs(state, self._avals[:-1], "state")
-        with self._held():
-            for x, offset in zip(state, self._offsets, strict=False):
-                self._write(int(self._record[_PARITY]), x, offset)
+        self._put(np.empty(self._offsets[-1], np.uint8), state)  # all but the loss, which comes last
 
     def loss(self) -> Tensor:
         """The loss at the parameters that the last step started from; NaN before the first step."""
-        with self._held():
-            block = self._blocks[int(self._record[_PARITY])].copy()
-        return _read(block, len(self._avals) - 1, self)
+        return self._tensor(self._block(), len(self._avals) - 1)
 
     def replace(self, index: int, data: Tensor) -> None:
         """Put another array of the same type in the place of a data input.
@@ -139,30 +143,33 @@ class CpuTrainingPlan:
             raise ShapeError(
                 f"replace: there are {len(self._data)} data inputs, counted from 0; got index {index}"
             )
-        check_inputs([data], [self._data[index].aval], "data")
-        with self._held():
-            self._data[index] = data
-            self._tables[:, len(self._avals) - 1 + index] = data.address
+        check_inputs([data], [self._data_avals[index]], "data")
+        with self._lock:
+            # The array before is kept until no step reads it any more, whatever is raised in between.
+            self._data[index] = (*self._data[index], data)
+            self._exchange(len(self._avals) - 1 + index, data.address)
+            self._data[index] = (data,)
 
-    def _write(self, block: int, x: Tensor, offset: int) -> None:
-        elements = np.ascontiguousarray(x.numpy()).reshape(-1).view(np.uint8)
-        self._blocks[block][offset : offset + elements.size] = elements
+    def _block(self) -> np.ndarray:
+        """A copy of the block that the next step reads: state and loss."""
+        block = np.empty(self._executable.entry.out_nbytes, np.uint8)
+        self._read(block.ctypes.data, block.size)
+        return block
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """No step runs meanwhile."""
-        self._hold()
-        try:
-            yield
-        finally:
-            self._free()
+    def _put(self, block: np.ndarray, state: Sequence[Tensor]) -> None:
+        """Write the state into `block`, and this over the block that the next step reads."""
+        for x, aval, offset in zip(state, self._avals, self._offsets, strict=False):
+            _part(block, aval, offset)[...] = x.numpy()
+        self._write(block.ctypes.data, block.size)
+
+    def _tensor(self, block: np.ndarray, i: int) -> Tensor:
+        aval = self._avals[i]
+        return wrap_as(_part(block, aval, self._offsets[i]).copy(), aval)
 
 
-def _read(block: np.ndarray, i: int, plan: CpuTrainingPlan) -> Tensor:
-    aval, offset = plan._avals[i], plan._offsets[i]
-    return wrap_as(
-        block[offset : offset + aval.nbytes].view(aval.dtype.numpy).reshape(aval.shape).copy(), aval
-    )
+def _part(block: np.ndarray, aval: ShapeDtype, offset: int) -> np.ndarray:
+    part: np.ndarray = block[offset : offset + aval.nbytes].view(aval.dtype.numpy).reshape(aval.shape)
+    return part
 
 
 def _stepper() -> str:
@@ -188,6 +195,10 @@ def _stepper() -> str:
         b.call_pointer(b.load("ptr", word(b, _ENTRY)), "void", table)
         b.store(b.xor(parity, text.constant("i64", 1)), word(b, _PARITY))
 
+    def block(b: Builder) -> Value:
+        parity = b.load("i64", word(b, _PARITY))
+        return b.load("ptr", word(b, b.add(parity, text.constant("i64", _BLOCKS))))
+
     b = module.function("step", "void", [])
     hold(b)
     advance(b)
@@ -199,8 +210,48 @@ def _stepper() -> str:
         advance(b)
     free(b)
     b.ret()
+    for name in ("read", "write"):
+        b = module.function(name, "void", ["ptr", "i64"])
+        there, size = b.arguments
+        hold(b)
+        to, source = (there, block(b)) if name == "read" else (block(b), there)
+        b.memcpy(to, source, size)
+        free(b)
+        b.ret()
+    b = module.function("exchange", "void", ["i64", "i64"])
+    index, address = b.arguments
+    hold(b)
+    for table in (_TABLES, _TABLES + 1):
+        b.store(address, b.gep("i64", b.load("ptr", word(b, table)), index))
+    free(b)
+    b.ret()
     for name, write in (("hold", hold), ("free", free)):
         b = module.function(name, "void", [])
         write(b)
         b.ret()
     return module.text()
+
+
+# A child process finds the plans as they were when it began: none of them may be within a step of another thread.
+
+_plans: weakref.WeakSet[CpuTrainingPlan] = weakref.WeakSet()
+_forking = threading.Lock()
+_held: list[CpuTrainingPlan] = []
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for plan in list(_plans):
+        plan._hold()
+        _held.append(plan)
+
+
+def _after_fork() -> None:
+    for plan in _held:
+        plan._free()
+    _held.clear()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

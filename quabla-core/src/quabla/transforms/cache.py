@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -31,6 +32,10 @@ class SignatureCache:
         self.guard = guard
         self.lock = threading.RLock()
         self.warned = False
+        _all.add(self)
+
+
+_all: weakref.WeakSet[SignatureCache] = weakref.WeakSet()
 
 
 _first_guard: Callable[..., Any]
@@ -80,3 +85,15 @@ def _forget(key: int, ref: Any = None) -> None:
     found = _by_root.get(key)
     if found is not None and found[0]() is None:
         _by_root.pop(key, None)
+
+
+def _renew_locks() -> None:
+    # Another thread may have held a lock while this process was forked; what it compiled has not been entered.
+    global _lock
+    _lock = threading.Lock()
+    for cache in list(_all):
+        cache.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
