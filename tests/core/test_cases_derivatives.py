@@ -291,3 +291,136 @@ def test_a_maximum_over_equal_entries_shares_its_gradient() -> None:
     for n in (2, 3, 7):
         got = qb.jit(qb.grad(lambda x: qb.max(qb.sin(x))))(qb.full((n,), 0.3))
         np.testing.assert_allclose(np.asarray(got), math.cos(0.3) / n, rtol=1e-15)
+
+
+# --- squares of norms, wherever the norm and the square stand ---------------------------------------------------------
+
+ROWS = np.array([[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]])
+I2 = np.eye(2)
+
+
+def squared(x: Any) -> Any:
+    return x * x
+
+
+SQUARES: list[tuple[str, F, np.ndarray]] = [
+    ("of a linear map", lambda x: qb.norm(A(ROWS, dtype=x.dtype) @ x) ** 2, 2.0 * ROWS.T @ ROWS),
+    ("as a product, of a linear map", lambda x: squared(qb.norm(A(ROWS, dtype=x.dtype) @ x)), 2.0 * ROWS.T @ ROWS),
+    ("of rows", lambda x: qb.sum(qb.norm(qb.stack([x, 2.0 * x]), axis=1) ** 2), 10.0 * I2),
+    ("by square", lambda x: qb.square(qb.norm(x)), 2.0 * I2),
+    ("of a scaled norm", lambda x: (qb.norm(x) / 3.0) ** 2, 2.0 / 9.0 * I2),
+    ("of one minus", lambda x: (1.0 - qb.norm(x)) ** 2, 2.0 * I2),
+    ("in a gaussian", lambda x: qb.exp(-0.5 * qb.norm(x) ** 2 / 0.25), -4.0 * I2),
+    ("in a loop", lambda x: qb.fori_loop(0, 2, lambda i, c: c + qb.norm(x) ** 2, qb.zeros_like(x[0])), 4.0 * I2),
+    ("in a scan", lambda x: qb.scan(lambda c, i: (c + qb.norm(x) ** 2, None), 0.0 * x[0], length=3)[0], 6.0 * I2),
+    ("in a branch", lambda x: qb.cond(x[0] < 1.0, lambda x: qb.norm(x) ** 2, lambda x: qb.norm(x), x), 2.0 * I2),
+    ("of a loop's result", lambda x: qb.fori_loop(0, 2, lambda i, c: c * 1.0, qb.norm(x)) ** 2, 2.0 * I2),
+    ("of a compiled norm", lambda x: qb.jit(qb.norm)(x) ** 2, 2.0 * I2),
+    ("of mapped norms", lambda x: qb.sum(qb.vmap(qb.norm)(qb.stack([x, x])) ** 2), 4.0 * I2),
+    ("of a stack of norms", lambda x: qb.sum(qb.stack([qb.norm(x), qb.norm(x)]) ** 2), 4.0 * I2),
+    ("of one row of two", lambda x: qb.norm(qb.stack([x, x]), axis=1)[0] ** 2, 2.0 * I2),
+    ("below a maximum", lambda x: qb.maximum(qb.norm(x) ** 2, -1.0), 2.0 * I2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32], ids=str)
+@pytest.mark.parametrize(("f", "expected"), [s[1:] for s in SQUARES], ids=[s[0] for s in SQUARES])
+def test_hessians_of_squared_norms_at_zero(f: F, expected: np.ndarray, dtype: Any) -> None:
+    x = qb.zeros(2, dtype=dtype)
+    assert not np.asarray(qb.grad(f)(x)).any()
+    rtol = 1e-13 if dtype is qb.float64 else 1e-5
+    for made in (
+        qb.hessian(f)(x),
+        qb.jit(qb.hessian(f))(x),
+        qb.jacobian(qb.grad(f))(x),
+        qb.vmap(qb.hessian(f))(x[None])[0],
+    ):
+        np.testing.assert_allclose(np.asarray(made), expected, rtol=rtol, atol=rtol)
+
+
+def test_a_zero_row_among_others_adds_the_curvature_of_its_square_alone() -> None:
+    fixed = A([3.0, 4.0])
+    f = lambda x: (
+        qb.sum(qb.norm(qb.stack([x, fixed]), axis=1)) ** 2
+    )  # |x|**2 + 10 |x| + 25, and |x| has none at 0
+    np.testing.assert_allclose(np.asarray(qb.hessian(f)(qb.zeros(2))), 2.0 * I2, rtol=1e-14)
+    x = A([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
+    spread = np.asarray(qb.hessian(lambda x: qb.var(qb.norm(x, axis=1)))(x))
+    np.testing.assert_allclose(spread[0, :, 0, :], 2.0 * (1.0 / 3.0 - 1.0 / 9.0) * I2, rtol=1e-13)
+
+
+# --- missing data, wherever the mask stands ---------------------------------------------------------------------------
+
+NAN, INF = math.nan, math.inf
+DATA = np.array([[1.0, 2.0], [NAN, 3.0], [4.0, 5.0]])
+SEEN = np.array([1.0, NAN, 2.0])
+KEPT = ~np.isnan(SEEN)
+
+
+def residual(w: Any, x: Any = DATA, y: Any = SEEN) -> Any:
+    return qb.sum(A(x) * w, axis=-1) - A(y)
+
+
+def in_a_scan(w: Any) -> Any:
+    def step(c: Any, row: Any) -> Any:
+        x, y = row
+        return c + qb.where(qb.isnan(y), 0.0, (qb.sum(x * w) - y) ** 2) / 3.0, None
+
+    return qb.scan(step, qb.zeros(()), (A(DATA), A(SEEN)))[0]
+
+
+def in_a_map(w: Any) -> Any:
+    term = lambda x, y: qb.where(qb.isnan(y), 0.0, (qb.sum(x * w) - y) ** 2)
+    return qb.mean(qb.vmap(term)(A(DATA), A(SEEN)))
+
+
+def by_branches(w: Any) -> Any:
+    term = lambda x, y: qb.cond(qb.isnan(y), lambda x, y: 0.0 * w[0], lambda x, y: (x @ w - y) ** 2, x, y)
+    return qb.mean(qb.vmap(term)(A(DATA), A(SEEN)))
+
+
+MISSING: list[tuple[str, F]] = [
+    ("where", lambda w: qb.mean(qb.where(qb.isnan(A(SEEN)), 0.0, residual(w) ** 2))),
+    (
+        "targets only, with a product",
+        lambda w: qb.mean(qb.where(qb.isnan(A(SEEN)), 0.0, (A(np.nan_to_num(DATA)) @ w - A(SEEN)) ** 2)),
+    ),
+    ("nansum", lambda w: qb.nansum(residual(w) ** 2) / 3.0),
+    ("nanmean", lambda w: qb.nanmean(residual(w) ** 2) * (2.0 / 3.0)),
+    ("scan", in_a_scan),
+    ("map", in_a_map),
+    ("branches of a map", by_branches),
+]
+
+
+@pytest.mark.parametrize("f", [m[1] for m in MISSING], ids=[m[0] for m in MISSING])
+def test_what_is_missing_has_no_part_in_a_gradient(f: F) -> None:
+    w = np.array([0.5, -0.3])
+    x, y = DATA[KEPT], SEEN[KEPT]
+    gradient, curvature = 2.0 * x.T @ (x @ w - y) / 3.0, 2.0 * x.T @ x / 3.0
+    for through in (lambda g: g, qb.jit):
+        np.testing.assert_allclose(np.asarray(through(qb.grad(f))(A(w))), gradient, rtol=1e-14)
+        np.testing.assert_allclose(np.asarray(through(qb.hessian(f))(A(w))), curvature, rtol=1e-14)
+    t = np.array([1.0, 2.0])
+    assert qb.jvp(f, (A(w),), (A(t),))[1].item() == pytest.approx(gradient @ t, rel=1e-14)
+
+
+MASKS: list[tuple[str, F, list[float], list[float]]] = [
+    ("p log p", lambda p: qb.where(p > 0, p * qb.log(p), 0.0), [0.0, 0.5, 1.0], [0.0, math.log(0.5) + 1.0, 1.0]),
+    ("overflow", lambda x: qb.where(x < 100.0, qb.exp(x), x), [1000.0, 0.0], [1.0, 1.0]),
+    ("reshaped", lambda x: qb.where(qb.reshape(x, (1, 2)) > 5.0, 0.0, qb.reshape(x, (1, 2))), [1.0, INF], [1.0, 0.0]),
+    ("a root below zero", lambda x: qb.where(x > 0.0, x**-0.5, 0.0), [0.0, 4.0], [0.0, -0.0625]),
+    ("below a maximum", lambda x: qb.maximum(qb.where(x > 0.0, 0.0 * x, x * INF), -1.0), [1.0, 2.0], [0.0, 0.0]),
+    ("a safe operand", lambda x: qb.where(x > 0, qb.log(qb.where(x > 0, x, 1.0)), 0.0),
+     [0.0, -1.0, 2.0], [0.0, 0.0, 0.5]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32], ids=str)
+@pytest.mark.parametrize(("f", "at", "expected"), [m[1:] for m in MASKS], ids=[m[0] for m in MASKS])
+def test_nothing_comes_from_behind_a_mask(f: F, at: list[float], expected: list[float], dtype: Any) -> None:
+    x = A(at, dtype=dtype)
+    for g in (qb.grad(lambda x: qb.sum(f(x))), qb.jit(qb.grad(lambda x: qb.sum(f(x))))):
+        np.testing.assert_allclose(np.asarray(g(x)), expected, rtol=1e-6)
+    mapped = qb.vmap(qb.grad(lambda x: qb.sum(f(x))))(qb.stack([x, x]))
+    np.testing.assert_allclose(np.asarray(mapped), [expected, expected], rtol=1e-6)
