@@ -323,3 +323,26 @@ def test_traced_values() -> None:
 
     qb.grad(f)(1.0)
     assert seen == [qb.float32]
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 2**53 + 1, 2**63 - 1, -(2**63)])
+def test_integers_become_int64_exactly(number: int) -> None:
+    kinds = [np.int64] if number < 0 else [np.int64, np.uint64]
+    for data in (number, [number], [[number], [number]], (number,), *(np.array([number], k) for k in kinds)):
+        for make in (qb.array, qb.asarray):
+            made = make(data, dtype="int64")
+            assert made.dtype is qb.int64
+            assert set(made.to_flat_list()) == {number}
+    assert qb.full(2, number, dtype=qb.int64).tolist() == [number, number]
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 2**70])
+def test_integers_beyond_int64_are_refused(number: int) -> None:
+    for data in (
+        number,
+        [number],
+        [number, -1],
+        *([np.array([number], np.uint64)] if number < 2**64 and number > 0 else []),
+    ):
+        with pytest.raises(qb.DtypeError, match="int64"):
+            qb.array(data, dtype=int)

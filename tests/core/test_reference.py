@@ -268,6 +268,24 @@ def test_steps_from_many_threads_are_all_taken() -> None:
     assert p.state()[0].item() == 40.0
 
 
+def test_a_step_within_a_step_is_taken_too() -> None:
+    """As a signal's handler takes it."""
+    count, _ = trace(lambda n: (n + 1.0, n), [qb.ShapeDtype(())])
+    within: list[Any] = [lambda: p.step(), lambda: p.set_state([qb.array(7.0)])]
+
+    def choose(node: Node) -> Any:
+        def evaluate(*arrays: Any, **params: Any) -> Any:
+            if within:
+                within.pop(0)()
+            return node.op.evaluate(*arrays, **params)
+
+        return evaluate
+
+    p = GenericTrainingPlan(build(count, choose), [qb.array(0.0)], [])
+    p.step()
+    assert p.state()[0].item() == 9.0
+
+
 @pytest.mark.parametrize(
     ("act", "error", "text"),
     [

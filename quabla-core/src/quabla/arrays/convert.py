@@ -138,6 +138,8 @@ def _convert(obj: Any, dtype: Any, where: str) -> Any:
     if kind is bool:
         return _from_numpy(np.array(obj), to, where)
     if isinstance(obj, int | float) and not isinstance(obj, np.generic):
+        if to is int64 and isinstance(obj, int) and -(2**63) <= obj < 2**64:
+            return _from_numpy(np.array(int(obj)), to, where)
         return _from_numpy(np.array(_float(obj, where)), to, where)
     if isinstance(obj, list | tuple | range):
         return _from_lists(obj, to, where)
@@ -183,6 +185,8 @@ def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
         target = to.numpy
         if to is int64 and given.kind == "f":
             raise DtypeError(f"{where}: floating data has no exact int64 form; round and convert it in NumPy")
+        if to is int64 and given == np.uint64 and a.max() >= 2**63:
+            raise DtypeError(f"{where}: the integer {a.max()} is beyond the range of int64")
     with np.errstate(all="ignore"):
         return wrap(np.array(a, dtype=target, order="C", copy=True))
 
@@ -230,7 +234,8 @@ def _from_lists(obj: Any, to: dtype | None, where: str) -> Tensor:
         made = None
     if made is None or made.dtype.kind not in "biuf" or made.size == 0 or made.dtype.itemsize in (2, 16):
         made = _explained(obj, made, where)
-    if made.dtype.kind != "b" and made.dtype != np.float64:
+    exact = to is int64 and made.dtype.kind in "iu"
+    if made.dtype.kind != "b" and made.dtype != np.float64 and not exact:
         made = made.astype(np.float64)
     return wrap(made) if to is None else _from_numpy(made, to, where)
 

@@ -51,12 +51,17 @@ class GenericTrainingPlan:
         self._state = tuple(state)
         self._data = tuple(data)
         self._loss = _full(float("nan"), outs[-1])
-        self._lock = threading.Lock()  # a step reads and replaces the state: two at once would lose one
+        # A step reads and replaces the state: two at once would lose one. Reentrant, since a signal's handler may step,
+        # too; then the step that it interrupted begins again.
+        self._lock = threading.RLock()
 
     def step(self) -> None:
         """Run one step."""
         with self._lock:
-            *new, loss = self._executable(*self._state, *self._data)
+            before = None
+            while before is not self._state:
+                before = self._state
+                *new, loss = self._executable(*before, *self._data)
             self._state, self._loss = tuple(new), loss
 
     def run(self, steps: int) -> None:
