@@ -347,3 +347,22 @@ def test_widths_agree_on_elementwise_results(rng):
     lowered = CpuBackend().lower(program, "cpu")
     results = [build(lowered, w)(qb.array(x))[0].numpy().tobytes() for w in WIDTHS]
     assert len(set(results)) == 1
+
+
+def test_the_code_of_a_long_program_is_a_row_of_short_functions():
+    def function(x):
+        for _ in range(300):
+            x = qb.tanh(x @ x)
+        return (x,)
+
+    program, _ = trace(function, [qb.ones((3, 3)).aval])
+    text = CpuBackend().lower(program, "cpu").as_text()
+    bodies = text.split("define ")[1:]
+    assert len(bodies) > 5
+    longest = max(len(body.splitlines()) for body in bodies)
+    assert longest < 4 * len(text.splitlines()) / len(bodies)
+    x = np.full((3, 3), 0.4)
+    expected = x
+    for _ in range(300):
+        expected = np.tanh(expected @ expected)
+    np.testing.assert_allclose(qb.jit(lambda x: function(x)[0])(qb.array(x)).numpy(), expected, rtol=1e-12, atol=1e-300)

@@ -25,6 +25,7 @@ __all__ = ["ENTRY", "PARAMETERS", "Generated", "generate", "workspace_of", "writ
 ENTRY = "entry"
 PARAMETERS = [("ptr", "noalias nocapture readonly")]
 _STACK = 64 << 10  # bytes of workspace that the native stack holds
+_PART = 48  # steps that one function runs
 _INLINE = 64  # elements of a constant that is written into the code
 
 
@@ -79,15 +80,37 @@ def workspace_of(plan: Plan) -> int:
 def write_plan(code: Code, plan: Plan) -> int:
     """Write the body of a function that runs `plan`, and return the bytes of workspace that its caller must provide."""
     b = code.b
-    workspace: Value | None = None
+    args = b.arguments[0]
+    if workspace_of(plan):
+        workspace = b.load("ptr", b.gep("ptr", args, len(plan.in_avals) + 1))
+    else:
+        workspace = b.alloca("i8", max(plan.workspace, 1), 64)
+    if len(plan.steps) <= _PART:
+        _write_steps(code, plan, plan.steps, args, workspace)
+    else:
+        # LLVM's time grows faster than the length of a function, so a long one is a row of calls.
+        for first in range(0, len(plan.steps), _PART):
+            name = f"part{len(b.module.functions)}"
+            part = code.beside(b.module.function(name, "void", [*PARAMETERS, "ptr"], linkage="internal"))
+            _write_steps(part, plan, plan.steps[first : first + _PART], *part.b.arguments)
+            part.b.ret()
+            b.call(name, "void", args, workspace)
+    b.ret()
+    return workspace_of(plan)
+
+
+def _write_steps(
+    code: Code, plan: Plan, steps: Sequence[Kernel | Product | Call], args: Value, workspace: Value
+) -> None:
+    """Write some steps of a plan, with the addresses of the buffers that they touch."""
+    b = code.b
     block: Value | None = None
     inputs: dict[int, Value] = {}
-    args = b.arguments[0]
 
     def argument(index: int) -> Value:
         return b.load("ptr", b.gep("ptr", args, index))
 
-    for buffer in _in_order(plan.steps):
+    for buffer in _in_order(steps):
         if buffer.kind == "input":
             pointer = inputs.get(buffer.index)
             if pointer is None:
@@ -96,24 +119,17 @@ def write_plan(code: Code, plan: Plan) -> int:
             block = block or argument(len(plan.in_avals))
             pointer = b.gep("i8", block, buffer.offset) if buffer.offset else block
         elif buffer.kind == "temporary":
-            if workspace is None:
-                if workspace_of(plan):
-                    workspace = argument(len(plan.in_avals) + 1)
-                else:
-                    workspace = b.alloca("i8", max(plan.workspace, 1), 64)
             pointer = b.gep("i8", workspace, buffer.offset) if buffer.offset else workspace
         else:
             pointer = _constant(code, plan.constants[buffer.index])
         code.pointers[buffer] = pointer
-    for step in plan.steps:
+    for step in steps:
         if isinstance(step, Kernel):
             write_kernel(code, step)
         elif isinstance(step, Product):
             write_product(code, step)
         else:
             ROUTINES[step.node.op.name].write(code, step)
-    b.ret()
-    return workspace_of(plan)
 
 
 def _constant(code: Code, tensor: Tensor) -> Value:

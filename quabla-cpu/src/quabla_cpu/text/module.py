@@ -50,6 +50,11 @@ class Module:
         self._functions[name] = builder
         return builder
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The symbols of the functions that have been started."""
+        return tuple(self._functions)
+
     def defines(self, name: str) -> bool:
         """Whether the module already defines the function `name`."""
         return name in self._functions
