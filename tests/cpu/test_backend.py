@@ -47,7 +47,9 @@ def test_the_device_is_listed_once_llvm_is_loaded(run_python):
 
 
 def test_without_llvm_there_is_no_device(run_python):
-    out = run_python("import sys; sys.modules['llvmlite'] = None; import quabla as qb; print(qb.devices())").stdout
+    out = run_python(
+        "import sys; sys.modules['llvmlite'] = None; import quabla as qb; print(qb.devices())"
+    ).stdout
     assert "cpu" not in out
 
 

@@ -365,4 +365,6 @@ def test_the_code_of_a_long_program_is_a_row_of_short_functions():
     expected = x
     for _ in range(300):
         expected = np.tanh(expected @ expected)
-    np.testing.assert_allclose(qb.jit(lambda x: function(x)[0])(qb.array(x)).numpy(), expected, rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(
+        qb.jit(lambda x: function(x)[0])(qb.array(x)).numpy(), expected, rtol=1e-12, atol=1e-300
+    )
