@@ -197,7 +197,13 @@ class _Custom:
                 "it a positional parameter"
             )
         found = bound.args
-        while len(found) > max(given, len(args)) and type(found[-1]) not in (float, int, bool, Tensor, TraceTensor):
+        while len(found) > max(given, len(args)) and type(found[-1]) not in (
+            float,
+            int,
+            bool,
+            Tensor,
+            TraceTensor,
+        ):
             found = found[:-1]
         return found
 
