@@ -24,6 +24,8 @@ __all__ = ["Code", "write_kernel"]
 
 _MEMORY = {"float64": "double", "float32": "float", "int64": "i64", "bool": "i8"}
 
+_SMALL = 8  # lanes that may be put together from registers one by one
+
 
 class Code:
     """The function being written.
@@ -38,6 +40,7 @@ class Code:
         constants: symbol and array of each large constant used so far.
         regions: symbol of the function of each program held by a node.
         known: what is in registers already: values at the top level of the function, by where in memory they are.
+        lanes: elements that are lanes of vectors in `known`, by where in memory they are.
         writers: the store that wrote to a buffer last.
     """
 
@@ -47,6 +50,7 @@ class Code:
         self.fma = fma
         self.pointers: dict[Buffer, Value] = {}
         self.known: dict[Any, Value] = {}
+        self.lanes: dict[tuple[Buffer, int], tuple[Value, int]] = {}
         self.writers: dict[Buffer, Store] = {}
         self.blas: set[str] = set()
         self.functions: dict[str, str] = {}
@@ -67,11 +71,57 @@ class Code:
         self.functions[symbol] = module
         return symbol
 
-    def written(self, e: Store) -> None:
-        """Forget what was known of a buffer that another store has written to: `pad` and `concat` use several."""
+    def written(self, e: Store, elements: range | None) -> None:
+        """Forget what was known of elements that another store has written to: `pad` and `concat` use several.
+
+        Args:
+            e: the store.
+            elements: which elements it writes; None for all of the buffer.
+        """
         if self.writers.setdefault(e.buffer, e) is not e:
             self.writers[e.buffer] = e
-            self.known = {key: x for key, x in self.known.items() if key[0] is not e.buffer}
+            self.forget(e.buffer, elements)
+
+    def forget(self, buffer: Buffer, elements: range | None = None) -> None:
+        """Forget what was known of these elements of a buffer (None: all), since something else writes to them."""
+
+        def kept(key: Any) -> bool:
+            return key[0] is not buffer or (elements is not None and not _among(key, elements))
+
+        self.known = {key: x for key, x in self.known.items() if kept(key)}
+        self.lanes = {key: x for key, x in self.lanes.items() if kept(key)}
+
+    def keep(self, buffer: Buffer, offset: int, stride: int, x: Value) -> None:
+        """Note a vector that holds elements of a buffer, and that its lanes do."""
+        lanes = text.lanes(x.type)
+        self.known[buffer, offset, stride, lanes] = x
+        if lanes <= _SMALL:
+            for lane in range(lanes):
+                self.known.pop((buffer, offset + lane * stride), None)
+                self.lanes[buffer, offset + lane * stride] = x, lane
+
+    def element(self, buffer: Buffer, offset: int) -> Value | None:
+        """An element of a buffer, if it is in a register."""
+        found = self.known.get((buffer, offset))
+        if found is None and (buffer, offset) in self.lanes:
+            found = self.known[buffer, offset] = self.b.extract(*self.lanes[buffer, offset])
+        return found
+
+    def vector(self, buffer: Buffer, offset: int, stride: int, lanes: int) -> Value | None:
+        """A vector of elements of a buffer, if all are in registers.
+
+        To load it right after its elements were stored would wait for the stores to reach the memory.
+        """
+        found = self.known.get((buffer, offset, stride, lanes))
+        if found is None and 1 < lanes <= _SMALL:
+            elements = [self.element(buffer, offset + lane * stride) for lane in range(lanes)]
+            parts = [x for x in elements if x is not None]
+            if len(parts) == lanes:
+                found = Value("poison", text.vector(parts[0].type, lanes))
+                for lane, x in enumerate(parts):
+                    found = self.b.insert(found, x, lane)
+                self.known[buffer, offset, stride, lanes] = found
+        return found
 
     def scratch(self, nbytes: int) -> Value:
         """Memory on the native stack that is used at once and not kept: later calls return the same again."""
@@ -79,6 +129,12 @@ class Code:
         if found is None:
             found = self.scratches[nbytes] = self.b.alloca("i8", nbytes, 64)
         return found
+
+
+def _among(key: Any, elements: range) -> bool:
+    """Whether what a key of `Code.known` stands for is among these elements, in part."""
+    _, offset, stride, lanes = key if len(key) == 4 else (*key, 1, 1)
+    return any(offset + lane * stride in elements for lane in range(lanes))
 
 
 def memory_type(d: dtype, lanes: int = 1) -> str:
@@ -342,19 +398,19 @@ class _Nest:
         if not self.varies[i]:
             if any(e.strides):
                 return load(b, d, self.addresses[i])
-            key: Any = (e.buffer, e.offset)
-            if key not in known:
-                known[key] = load(b, d, self.addresses[i])
-            return known[key]
+            x = self.code.element(e.buffer, e.offset)
+            if x is None:
+                x = known[e.buffer, e.offset] = load(b, d, self.addresses[i])
+            return x
         stride = e.strides[self.axis]
         out = []
         for start in self.starts:
-            key = (e.buffer, e.offset + start * stride, stride, self.lanes)
-            x = known.get(key) if not self.order else None
+            at = e.offset + start * stride
+            x = None if self.order else self.code.vector(e.buffer, at, stride, self.lanes)
             if x is None:
                 x = load(b, d, self._at(i, e, start), self.lanes, stride)
                 if not self.order:
-                    known[key] = x
+                    self.code.keep(e.buffer, at, stride, x)
             out.append(x)
         return out
 
@@ -450,16 +506,18 @@ class _Nest:
 
     def _store(self, i: int, e: Store) -> None:
         d = e.buffer.dtype
-        self.code.written(e)
         if self.axis < 0:
+            self.code.written(e, range(e.offset, e.offset + 1))
             store(self.b, d, self.values[e.value], self.addresses[i])
             self.code.known[e.buffer, e.offset] = self.values[e.value]
             return
         stride = e.strides[self.axis]
+        reach = self.domain[self.axis] * stride
+        self.code.written(e, None if self.order or not stride else range(e.offset, e.offset + reach, stride))
         for start, x in zip(self.starts, self._vector(e.value), strict=True):
             store(self.b, d, x, self._at(i, e, start), stride)
             if not self.order:
-                self.code.known[e.buffer, e.offset + start * stride, stride, self.lanes] = x
+                self.code.keep(e.buffer, e.offset + start * stride, stride, x)
 
     # --- reductions -----------------------------------------------------------------------------------------------
 
@@ -518,4 +576,4 @@ class _Nest:
                 x = b.fptrunc(x, register_type(d))
             store(b, d, x, self._at(i, e, start), stride)
             if not self.order:
-                self.code.known[e.buffer, e.offset + start * stride, stride, self.lanes] = x
+                self.code.keep(e.buffer, e.offset + start * stride, stride, x)

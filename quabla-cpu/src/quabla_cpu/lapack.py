@@ -121,7 +121,7 @@ def _copy(code: Code, buffer: Buffer, offset: int, shape: Shape, to: Buffer, str
 
 def _forget(code: Code, buffer: Buffer) -> None:
     """What a routine changes in place is not what a kernel stored there."""
-    code.known = {key: x for key, x in code.known.items() if key[0] is not buffer}
+    code.forget(buffer)
 
 
 # --- LU ---------------------------------------------------------------------------------------------------------------
