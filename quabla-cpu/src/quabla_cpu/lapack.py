@@ -167,7 +167,8 @@ def _lu_solve(code: Code, step: Call) -> None:
         with b.loop(0, n) as i:
             j = b.sub(text.constant("i64", n - 1), i) if transposed else i
             other = b.load("i64", b.gep("i64", p, j))
-            with b.if_(b.icmp("ne", other, j)):
+            inside = b.icmp("ult", other, text.constant("i64", n))
+            with b.if_(b.and_(inside, b.icmp("ne", other, j))):
                 c.swap(x, times(b, j, k), times(b, other, k), 1, k)
 
     with _systems(code, math.prod(shape[:-2]), *parts) as (f, p, x):

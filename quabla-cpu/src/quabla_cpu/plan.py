@@ -253,5 +253,11 @@ def _after_fork() -> None:
     _forking.release()
 
 
+def _after_fork_in_child() -> None:
+    for plan in list(_plans):
+        plan._lock = threading.RLock()  # a thread that is not here may have held the old one
+    _after_fork()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

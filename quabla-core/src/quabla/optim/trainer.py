@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -26,6 +28,18 @@ __all__ = ["Trainer", "TrainerState"]
 
 # How long `run` stays in native code: Ctrl-C is heard in between. It decides nothing about the results.
 _PATIENCE_SECONDS = 0.1
+
+_all: weakref.WeakSet[Trainer] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    # Another thread may have been in a step with a batch while this process was forked.
+    for trainer in list(_all):
+        trainer._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class TrainerState(NamedTuple):
@@ -144,6 +158,7 @@ class Trainer:
         # Plans take care of their own steps and readings; this is for a batch, which is replaced and then stepped on.
         # Reentrant, since a signal's handler may step, too.
         self._lock = threading.RLock()
+        _all.add(self)
         self._name = name_of(loss)
         self.program = program
         self.device = name
