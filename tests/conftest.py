@@ -48,3 +48,15 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return done
 
     return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what needs the CPU backend where there is none: tests marked `cpu`, and cases called "cpu"."""
+    import quabla as qb
+
+    if "cpu" in qb.devices():
+        return
+    for item in items:
+        case = getattr(item, "callspec", None)
+        if item.get_closest_marker("cpu") or (case is not None and "cpu" in map(str, case.params.values())):
+            item.add_marker(pytest.mark.skip(reason="needs the CPU backend"))

@@ -53,6 +53,7 @@ def test_names_are_paths_of_the_arguments() -> None:
     assert lowered.as_text().splitlines()[1] == "  input params/layers/0/w: float32[2]"
 
 
+@pytest.mark.cpu
 def test_what_the_device_makes_of_it() -> None:
     lowered = qb.jit(lambda x: qb.sin(x) * 2.0).lower(S((100,)))
     costs = lowered.costs()
@@ -205,6 +206,7 @@ def test_float64_on_a_device_of_float32_warns_once_per_function(with_single: Any
         qb.jit(lambda x: x * x, device="single").lower(S((5,)))
 
 
+@pytest.mark.cpu
 def test_float64_on_the_cpu_does_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -262,6 +264,7 @@ def product() -> qb.Program:
 X, Y = np.array([0.1, 0.2, 0.3]), np.array([1.0, -2.0, 3.0])
 
 
+@pytest.mark.cpu
 def test_tracing_and_running_by_name() -> None:
     program = product()
     assert (program.output_shape, program.output_shapes, repr(program)) == (
@@ -290,6 +293,7 @@ def test_several_results_come_as_a_list() -> None:
             derive()
 
 
+@pytest.mark.cpu
 def test_a_lowered_program_is_ordered() -> None:
     program = qb.jit(lambda p: (p["a"] + 1.0, {"z": p["b"]})).lower({"a": S((2,)), "b": S((2,))}).program
     out = program.compile("cpu")({"p/a": A([1.0, 2.0]), "p/b": A([3.0, 4.0])})
@@ -366,6 +370,7 @@ def test_what_a_traced_function_returns() -> None:
         trace(lambda x: None, [("x", (2,))])
 
 
+@pytest.mark.cpu
 def test_capabilities() -> None:
     compiler = qb.Compiler()
     can = compiler.capabilities()

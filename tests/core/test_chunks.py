@@ -150,6 +150,7 @@ def test_more_basis_vectors_than_are_pushed_at_once() -> None:
     assert text.count("scan(") == 1 and len(text.splitlines()) < 60
 
 
+@pytest.mark.cpu
 def test_memory_is_that_of_a_chunk() -> None:
     width, size = 64, 4096
     one = lambda x: qb.sum(qb.sin(qb.outer(x, x) @ qb.exp(qb.outer(x, x))))
@@ -198,6 +199,7 @@ def test_chunks_are_part_of_the_signature() -> None:
     assert len(traces) == 2
 
 
+@pytest.mark.cpu
 def test_twenty_thousand_seeds_of_forward_mode_in_the_memory_of_a_chunk() -> None:
     n = 20_000
     f = lambda x: (qb.sum(qb.sin(x) * x), x[0] > 0.0)  # a bool result keeps forward mode
@@ -209,6 +211,7 @@ def test_twenty_thousand_seeds_of_forward_mode_in_the_memory_of_a_chunk() -> Non
     np.testing.assert_allclose(row.numpy(), np.cos(x) * x + np.sin(x), rtol=1e-14, atol=1e-15)
 
 
+@pytest.mark.cpu
 def test_a_gradient_through_chunks_holds_the_memory_of_a_chunk() -> None:
     one = lambda x, w: qb.sum(qb.sin(qb.outer(x, x) @ qb.exp(w)))
 

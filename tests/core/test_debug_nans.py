@@ -261,6 +261,7 @@ def test_other_threads_look_too() -> None:
     assert type(tracer.Frame(0).nodes) is list
 
 
+@pytest.mark.cpu
 def test_off_it_leaves_the_short_way_in_alone() -> None:
     f = qb.jit(lambda x: qb.log(x))
     f(A(1.0))

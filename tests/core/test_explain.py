@@ -14,12 +14,14 @@ A = qb.array
 S = qb.ShapeDtype
 
 
+@pytest.mark.cpu
 def test_before_the_first_call() -> None:
     f = qb.jit(lambda x: x)
     assert str(f.explain()) == "jit(<lambda>) on 'cpu': not called yet"
     assert f.explain().traces == () and not f.cache.entries
 
 
+@pytest.mark.cpu
 def test_reasons_name_the_difference_to_the_nearest_signature() -> None:
     def model(params: Any, x: Any, n: Any = 2, *, scale: Any = 1.0) -> Any:
         return params["w"] * x * n * scale
@@ -95,6 +97,7 @@ def costs(fun: Any, *args: Any) -> tuple[int, Costs]:
     return trace.nodes, trace.costs
 
 
+@pytest.mark.cpu
 def test_costs_of_one_kernel() -> None:
     n = 1000
     nodes, c = costs(lambda x: qb.sin(x) * 2.0 + x * 1.0 * 1.0, qb.ones((n,)))
@@ -104,6 +107,7 @@ def test_costs_of_one_kernel() -> None:
     assert 8 * n <= c.held < 9 * n
 
 
+@pytest.mark.cpu
 def test_costs_of_a_product_a_reduction_and_constants() -> None:
     a = np.ones((40, 50))
     _, c = costs(lambda x: x @ A(a), qb.ones((30, 40)))
@@ -116,6 +120,7 @@ def test_costs_of_a_product_a_reduction_and_constants() -> None:
     assert c.moved == 8 * (700 + 7)  # a broadcast operand is read once
 
 
+@pytest.mark.cpu
 def test_costs_of_loops_and_branches_and_routines() -> None:
     x = qb.ones((100,))
     _, once = costs(lambda x: qb.fori_loop(0, 1, lambda i, c: qb.sin(c) * c, x), x)
@@ -128,6 +133,7 @@ def test_costs_of_loops_and_branches_and_routines() -> None:
     assert c.routines >= 1 and c.moved >= 8 * 64
 
 
+@pytest.mark.cpu
 def test_costs_are_those_of_the_chunks() -> None:
     one = lambda x: qb.sum(qb.sin(qb.outer(x, x) @ qb.exp(qb.outer(x, x))))
     _, whole = costs(qb.vmap(one), qb.ones((64, 32)))

@@ -97,6 +97,7 @@ def test_a_matrix_is_a_right_hand_side_of_columns() -> None:
     close(la.solve(qb.array(stack), qb.array(ones)), np.linalg.solve(stack, ones))
 
 
+@pytest.mark.cpu
 def test_solution_is_backward_stable() -> None:
     """The residual of a badly conditioned system is small although the solution is not accurate (Hilbert's matrix)."""
     n = 10

@@ -314,6 +314,8 @@ def slicing(start: int, stop: int, step: int) -> Callable[[dict[str, Any]], Any]
             lambda d: node(d, "full").update(params={"value": 2**63, "aval": {"type": "int64[2]"}}, types=["int64[2]"]),
         ),
         (lambda x: x + 1.0, lambda d: node(d, "full").update(params={"value": True, "aval": {"type": "float64[3]"}})),
+        (lambda x: x**3, lambda d: node(d, "integer_power")["params"].update(exponent=-3)),
+        (lambda x: qb.sinc(x), lambda d: node(d, "sinc")["params"].update(order=-1)),
         (lambda x: x * x,
          lambda d: node(d, "mul").update(inputs=[0, 1])
          or d["programs"][0]["inputs"].append({"name": "y", "type": "float32[3]"})),
@@ -324,6 +326,31 @@ def test_params_that_would_read_other_memory(fun: Any, change: Any, tmp_path: Pa
     qb.jit(fun).lower(S((3,))).save(at)
     rewrite(at, change)
     refused(at, "do not fit|differ")
+
+
+N = 8
+OPERANDS = (np.random.default_rng(0).random((N, N)) + np.eye(N), np.arange(N), np.ones((N, 2)))
+FOLLOWING: dict[str, Callable[..., Any]] = {
+    "gather": lambda a, at, b: bind(OPS["gather"], (a, at), {"axis": 0, "batch": 0}),
+    "scatter_add": lambda a, at, b: bind(OPS["scatter_add"], (a, at), {"axis": 0, "batch": 0, "extent": N}),
+    "lu_solve": lambda a, at, b: bind(OPS["lu_solve"], (a, at, b), {"transposed": False}),
+    "lu_solve_transposed": lambda a, at, b: bind(OPS["lu_solve"], (a, at, b), {"transposed": True}),
+    "lu_det": lambda a, at, b: bind(OPS["lu_det"], (a, at), {"signs": False}),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_no_position_in_a_file_reaches_other_memory(name: str, tmp_path: Path) -> None:
+    """Whatever number stands where a position belongs, native code does what the reference does."""
+    at = tmp_path / "p.qbp"
+    a, positions, b = OPERANDS
+    qb.jit(lambda a, b: FOLLOWING[name](a, wrap(positions), b)).lower(S((N, N)), S((N, 2))).save(at)
+    for far in (N, -1, -N - 1, 10**6, -(10**6), 2**40, -(2**40), 2**63 - 1, -(2**63)):
+        rewrite(at, lambda d: None, data=np.full(N, far, "<i8").tobytes())
+        program = qb.load_program(at)
+        arrays = dict(zip(program.input_names, (A(a), A(b)), strict=False))
+        found, wanted = (program.compile(d)(arrays)[0].numpy() for d in ("cpu", "reference"))
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
 def test_a_document_that_nests_too_deep(path: Path) -> None:
@@ -398,6 +425,7 @@ def mutate(rng: random.Random, document: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "while"])
+@pytest.mark.cpu
 def test_a_mutated_document_is_refused_or_a_program_that_runs(name: str, tmp_path: Path) -> None:
     at = tmp_path / "p.qbp"
     qb.jit(FUNCTIONS[name]).lower(S((3,))).save(at)

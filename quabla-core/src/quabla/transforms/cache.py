@@ -82,6 +82,8 @@ def cache_for(root: Any, chain: Any) -> SignatureCache:
 def _forget(key: int, ref: Any = None) -> None:
     # Not under the lock: a collection may run this while the same thread holds it. The entry may already belong to a
     # new object at the same address.
+    if _by_root is None:
+        return  # type: ignore[unreachable]  # the interpreter is shutting down
     found = _by_root.get(key)
     if found is not None and found[0]() is None:
         _by_root.pop(key, None)
