@@ -212,7 +212,11 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
         qb.DtypeError,
         ("bool[]", "float64[]"),
     ),
-    "float_predicate": (lambda x: qb.cond(x, lambda: 1, lambda: 2), qb.DtypeError, ("float64[]", "!= 0.0")),
+    "float_predicate": (
+        lambda x: qb.cond(x, lambda: 1, lambda: 2),
+        qb.DtypeError,
+        ("float64[]", "quabla.not_equal(pred, 0.0)"),
+    ),
     "number_predicate": (lambda x: qb.cond(1, lambda: 1, lambda: 2), qb.DtypeError, ("number 1", "!= 0.0")),
     "nan_predicate": (lambda x: qb.cond(float("nan"), lambda: 1, lambda: 2), qb.DtypeError, ("nan",)),
     "vector_predicate": (

@@ -295,6 +295,16 @@ def test_a_step_that_is_never_made_computes_nothing() -> None:
 
 
 ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
+    "endless": (
+        lambda x: qb.fori_loop(-1, 2**63 - 1, lambda i, c: c, x),
+        qb.ShapeError,
+        ("fori_loop", "count"),
+    ),
+    "endless_scan": (
+        lambda x: qb.scan(lambda c, i: (c, None), x, length=2**63),
+        qb.ShapeError,
+        ("scan", "9223372036854775808 steps", "count"),
+    ),
     "shape": (
         lambda x: qb.fori_loop(0, 3, lambda i, c: {"s": [c["s"][0] * A([1.0, 2.0])]}, {"s": [x]}),
         qb.ShapeError,

@@ -135,6 +135,14 @@ def test_a_bound_costs_only_the_steps_that_are_made() -> None:
     assert qb.grad(qb.grad(lambda x: f(x) * x))(3.0).item() == 128.0
 
 
+@pytest.mark.parametrize("bound", [2**31, 2**32 + 1, 2**63 - 1, 2**63, 2**64 + 1, 10**30])
+def test_any_bound_is_a_bound(bound: int) -> None:
+    double = lambda x: qb.while_loop(lambda c: c < 10.0, lambda c: c * 2.0, x, max_steps=bound)
+    for device in qb.Compiler().capabilities():
+        assert qb.jit(double, device=device)(A(1.5)).item() == 12.0
+        assert qb.jit(qb.vmap(double), device=device)(A([1.5, 20.0])).tolist() == [12.0, 20.0]
+
+
 def test_values_without_derivatives() -> None:
     def f(x: Any) -> Any:
         n = A(np.array(1), qb.int64)
@@ -168,7 +176,12 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
     "float_predicate": (
         lambda x: qb.while_loop(lambda c: c, lambda c: c, x),
         qb.DtypeError,
-        ("float64[]", "!= 0.0"),
+        ("float64[]", "quabla.not_equal(c, 0.0)"),
+    ),
+    "constant_predicate": (
+        lambda x: qb.while_loop(lambda c: c != 0.0, lambda c: c - 1.0, x),
+        qb.TracerError,
+        ("never end", "quabla.not_equal", "max_steps"),
     ),
     "vector_predicate": (
         lambda x: qb.while_loop(lambda c: c > 0.0, lambda c: c, A([1.0, 2.0]) * x),

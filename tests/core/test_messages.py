@@ -160,7 +160,7 @@ OPERATIONS: list[tuple[F, type[Exception], tuple[str, ...], str]] = [
     (
         condition_that_is_no_bool,
         qb.DtypeError,
-        ("where", "must be bool", "float64[3]", "condition != 0.0"),
+        ("where", "must be bool", "float64[3]", "quabla.not_equal(condition, 0.0)"),
         "return qb.where(x, x, 0.0)",
     ),
     (set_an_element, TypeError, ("immutable", "float64[3]", "quabla.where"), "x[0] = 1.0"),
@@ -443,7 +443,7 @@ def test_steps_and_lengths(traced: bool) -> None:
         said(qb.DtypeError, lambda x: qb.while_loop(lambda c: c, lambda c: c, qb.sum(x))),
         "while_loop",
         "bool",
-        "!= 0.0",
+        "quabla.not_equal",
     )
     tells(
         said(qb.ShapeError, lambda x: qb.while_loop(lambda c: c > 0.0, lambda c: c, x)),
@@ -454,7 +454,7 @@ def test_steps_and_lengths(traced: bool) -> None:
         said(qb.DtypeError, lambda x: qb.cond(qb.sum(x), loss_alone, loss_alone, x)),
         "cond",
         "must be bool",
-        "!= 0.0",
+        "quabla.not_equal",
     )
     tells(
         said(qb.ShapeError, lambda x: qb.cond(x > 0.0, loss_alone, loss_alone, x)),

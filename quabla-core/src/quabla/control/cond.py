@@ -210,7 +210,9 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
         )
     p = operand(pred, "cond")
     if p.dtype is not bool_:
-        raise DtypeError(f"cond: the predicate must be bool, got {p.aval}; compare it, as in pred != 0.0")
+        raise DtypeError(
+            f"cond: the predicate must be bool, got {p.aval}; compare it, as in quabla.not_equal(pred, 0.0)"
+        )
     if p.shape != ():
         raise ShapeError(
             f"cond: the predicate must be a scalar, got {p.aval}; reduce it with quabla.any or quabla.all, choose "

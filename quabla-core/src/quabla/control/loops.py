@@ -38,6 +38,11 @@ def _count(where: str, name: str, n: Any) -> int:
         raise DtypeError(f"{where}: {name} must be an int, got a {type(n).__name__}") from None
 
 
+def _few(where: str, steps: int) -> None:
+    if steps >= 2**63:
+        raise ShapeError(f"{where}: {steps} steps are more than a loop can count")
+
+
 def _index(i: Any, lower: int) -> Any:
     """The step index as a user sees it: a scalar that adopts the dtype of what it meets."""
     shown = cast(i, float64, weak=True)
@@ -131,6 +136,7 @@ def fori_loop(
     """
     functions("fori_loop", body_fun=body_fun)
     low, high = _count("fori_loop", "lower", lower), _count("fori_loop", "upper", upper)
+    _few("fori_loop", high - low)
     if high <= low:
         return init_val
     if unroll or not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
@@ -206,6 +212,7 @@ def _length(f: Any, slices: Any, length: Any) -> int:
             raise DtypeError(f"scan: {what} and no length; give one of them")
         length = sizes[0]
     steps = _count("scan", "length", length)
+    _few("scan", steps)
     if steps < 1:
         raise ShapeError(
             f"scan: length must be at least 1, got {steps}: a scan of no steps has no results to stack"

@@ -13,13 +13,15 @@ from quabla.control.derive import index_aval
 from quabla.control.regions import functions, is_traced, merge_captures, results
 from quabla.control.while_op import bind_while
 from quabla.dtypes import bool_
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.ir.program import Program
 from quabla.ops.apply import operand
 from quabla.shapes import ShapeDtype
 from quabla.transforms.staging import name_of, stage, take_apart
 
 __all__ = ["while_loop"]
+
+_ENDLESS = 2**63 - 1  # steps: as many as an int64 counts
 
 
 def while_loop(
@@ -49,6 +51,7 @@ def while_loop(
     Raises:
         DtypeError: the predicate is not bool, or the step changes a dtype.
         ShapeError: the predicate is no scalar, the step changes the structure or a shape, or `max_steps` is below 1.
+        TracerError: within a trace, the predicate is True itself and there is no `max_steps`.
         UnsupportedOperationError: (when differentiated in reverse mode) there is no `max_steps`.
 
     Example:
@@ -63,6 +66,7 @@ def while_loop(
             raise DtypeError(f"while_loop: max_steps must be an int, got {max_steps!r}")
         if max_steps < 1:
             raise ShapeError(f"while_loop: max_steps must be at least 1, got {max_steps}")
+        max_steps = min(max_steps, _ENDLESS)
     if not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
         return _eager(cond_fun, body_fun, init_val, operands, max_steps)
     carry = take_carry("while_loop", init_val)
@@ -85,7 +89,18 @@ def while_loop(
     body = settle("while_loop", body_fun, carry, stage_body)
     avals = [x.aval for x in carry.arrays]
     call = take_apart(cond_fun, (index_aval, *before, *avals), {}, abstract=True)
-    asked = stage(lambda i, *args: _predicate(cond_fun, call_with(cond_fun, args)), call, region=True)
+
+    def ask_whether(i: Any, *args: Any) -> Any:
+        value = call_with(cond_fun, args)
+        if value is True and max_steps is None:
+            raise TracerError(
+                f"while_loop: {name_of(cond_fun)} returned True itself, whatever the carry is, so the loop would never "
+                "end; == and != tell whether two arrays are one object: compare elements with quabla.equal or "
+                "quabla.not_equal, or give max_steps"
+            )
+        return _predicate(cond_fun, value)
+
+    asked = stage(ask_whether, call, region=True)
     programs, captures = merge_captures((body, asked))
     step, ask = (_captures_first(p, 1 + len(before), len(captures)) for p in programs)
     ask = Program(ask.inputs[1:], ask.nodes, ask.outputs)
@@ -110,7 +125,7 @@ def _predicate(cond_fun: Any, value: Any) -> Any:
     if p.dtype is not bool_:
         raise DtypeError(
             f"while_loop: {name_of(cond_fun)} must return a bool scalar, it returned {p.aval}; compare it, "
-            "as in c != 0.0"
+            "as in quabla.not_equal(c, 0.0)"
         )
     if p.shape != ():
         raise ShapeError(

@@ -180,6 +180,14 @@ def _gather(avals: Any, *, axis: int, batch: int, extent: int = 1) -> bool:
     )  # fmt: skip
 
 
+def _integer_power(avals: Any, *, exponent: int) -> bool:
+    return exponent >= 0
+
+
+def _sinc(avals: Any, *, order: int) -> bool:
+    return 0 <= order <= 100
+
+
 def _along(avals: Any, *, axis: int | None = None, batch: int = 0, side: str = "left", **others: Any) -> bool:
     """The params that many ops have."""
     fits = axis is None or 0 <= axis < max(a.ndim for a in avals)
@@ -198,6 +206,7 @@ def _alike(xs: Sequence[ShapeDtype], ys: Sequence[ShapeDtype]) -> bool:
 
 
 _POSITION = ShapeDtype((), int64)
+_ENDLESS = 2**63  # steps, which no counter counts
 
 
 def _cond(avals: Any, *, true: Program, false: Program) -> bool:
@@ -229,7 +238,7 @@ def _scan(
 ) -> bool:
     given = avals[1:] if counted else avals
     if (
-        length < 1
+        not 1 <= length < _ENDLESS
         or not _sized(consts, carry, given, body)
         or (counted and not _alike(avals[:1], [_POSITION]))
     ):
@@ -243,7 +252,7 @@ def _scan(
 
 def _while(avals: Any, *, cond: Program, body: Program, length: int | None, consts: int, carry: int) -> bool:
     return (
-        (length is None or length >= 1)
+        (length is None or 1 <= length < _ENDLESS)
         and consts + carry == len(avals)
         and _sized(consts, carry, avals, body)
         and (length is not None or len(body.outputs) == carry)
@@ -256,7 +265,7 @@ def _while(avals: Any, *, cond: Program, body: Program, length: int | None, cons
 _RULES: dict[str, Callable[..., bool]] = {
     "full": _full, "constant": _constant, "broadcast": _broadcast, "reshape": _reshape, "transpose": _transpose,
     "slice": _slice, "pad": _pad, "concat": _concat, "dot_general": _dot_general, "gather": _gather,
-    "scatter_add": _gather, "cond": _cond, "checkpoint": _checkpoint,
+    "scatter_add": _gather, "integer_power": _integer_power, "sinc": _sinc, "cond": _cond, "checkpoint": _checkpoint,
     "custom_jvp": _custom, "custom_vjp": _custom, "scan": _scan, "while": _while,
     **{f"reduce_{name}": _reduce for name in ("sum", "max", "min", "any", "all")},
 }  # fmt: skip

@@ -33,7 +33,9 @@ def compare(name: str, arity: int, evaluate: Callable[..., Any], takes: str) -> 
         first = avals[0]
         if first.dtype.kind not in takes:
             wanted, remedy = (
-                ("bool", "compare, as in x != 0.0") if takes == "b" else ("floating", "convert with .astype")
+                ("bool", "compare, as in quabla.not_equal(x, 0.0)")
+                if takes == "b"
+                else ("floating", "convert with .astype")
             )
             raise DtypeError(f"{name}: takes {wanted} operands, got {first}; {remedy}")
         return aval_of(first.shape, bool_)

@@ -534,7 +534,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     c = operand(condition, "where")
     if c.dtype is not bool_:
         raise DtypeError(
-            f"where: the condition must be bool, got {c.aval}; compare it, as in condition != 0.0"
+            f"where: the condition must be bool, got {c.aval}; compare it, as in quabla.not_equal(condition, 0.0)"
         )
     x, y = promote((x, y), "where", bools=True)
     shape = broadcast_shapes("where", c.shape, x.shape, y.shape)

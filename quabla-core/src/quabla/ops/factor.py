@@ -102,7 +102,8 @@ lu_op = define(
 def lu_solve(factors: Any, pivots: Any, b: Any, transposed: bool) -> Any:
     """The solution of `a x = b` `(..., n, k)`, or of `aᵀ x = b`, given what `lu(a)` returned.
 
-    NaN throughout where a pivot is zero.
+    NaN throughout where a pivot is zero. A position in `pivots` that is no row, as a damaged file may hold, swaps
+    nothing.
     """
     return bind(lu_solve_op, (factors, pivots, b), {"transposed": transposed})
 
@@ -146,6 +147,7 @@ def _lu_solve_numpy(
 
 def _swap(x: np.ndarray, j: int, at: np.ndarray) -> None:
     each = np.arange(len(x))
+    at = np.where((at >= 0) & (at < x.shape[1]), at, j)
     row = x[:, j].copy()
     x[:, j] = x[each, at]
     x[each, at] = row
@@ -181,6 +183,10 @@ def _factored(rng: Any, *shape: int) -> tuple[np.ndarray, np.ndarray]:
     return factors, pivots
 
 
+def _outside(n: int) -> np.ndarray:
+    return np.array([2, n, -1, -n, 2**40, -(2**40), 2**63 - 1, -(2**63)][:n])
+
+
 SYSTEMS = (("columns", (5, 5), 3), ("vector", (4, 4), 1), ("one", (1, 1), 1), ("stack", (2, 3, 3), 2))
 """Samples of systems: a name, the shape of the matrices, and the number of columns."""
 
@@ -191,6 +197,12 @@ def _lu_solve_samples() -> Iterator[Sample]:
             yield Sample(
                 f"{name}{'_transposed' * transposed}",
                 lambda rng, shape=shape, k=k: (*_factored(rng, *shape), rng.normal(size=(*shape[:-1], k))),  # type: ignore[misc]
+                {"transposed": transposed},
+            )
+        for n in (3, 8):  # positions beyond every row, which no program may follow
+            yield Sample(
+                f"outside{n}{'_transposed' * transposed}",
+                lambda rng, n=n: (_factored(rng, n, n)[0], _outside(n), rng.normal(size=(n, 2))),  # type: ignore[misc]
                 {"transposed": transposed},
             )
 

@@ -90,7 +90,9 @@ reduce_min_op = _extremum("reduce_min", np.min)
 def _logical(name: str, evaluate: Callable[..., Any]) -> Op:
     def infer(x: ShapeDtype, *, axes: Shape) -> ShapeDtype:
         if x.dtype is not bool_:
-            raise DtypeError(f"{name}: takes a bool operand, got {x}; compare it, as in x != 0.0")
+            raise DtypeError(
+                f"{name}: takes a bool operand, got {x}; compare it, as in quabla.not_equal(x, 0.0)"
+            )
         return aval_of(without(x.shape, axes), bool_, x.weak)
 
     def samples() -> Iterator[Sample]:
@@ -224,7 +226,9 @@ def min(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
 def _truth(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
     x = operand(x, where)
     if x.dtype is not bool_:
-        raise DtypeError(f"{where}: takes bool operands only, got {x.aval}; compare it, as in x != 0.0")
+        raise DtypeError(
+            f"{where}: takes bool operands only, got {x.aval}; compare it, as in quabla.not_equal(x, 0.0)"
+        )
     return x, normalize_axes(axis, x.ndim, where)
 
 

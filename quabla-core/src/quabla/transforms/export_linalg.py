@@ -76,7 +76,9 @@ def lu_solve(factors: Any, pivots: Any, b: Any, *, transposed: bool) -> Any:
 
     def step(i: Any, p: Any, x: Any) -> list[Any]:
         here = equal(positions, cast(i, float64))
-        there = equal(positions, getitem(_picked(here, p, -1), _LAST))
+        at = getitem(_picked(here, p, -1), _LAST)
+        inside = logical_and(greater(at, -0.5), less(at, float(b.shape[-2])))
+        there = equal(positions, where(inside, at, cast(i, float64)))
         return [_swapped(x, getitem(here, _COLUMN), getitem(there, _COLUMN))]
 
     def permuted(x: Any) -> Any:
