@@ -340,6 +340,7 @@ FOLLOWING: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", FOLLOWING)
+@pytest.mark.cpu
 def test_no_position_in_a_file_reaches_other_memory(name: str, tmp_path: Path) -> None:
     """Whatever number stands where a position belongs, native code does what the reference does."""
     at = tmp_path / "p.qbp"
