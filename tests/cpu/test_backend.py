@@ -370,3 +370,14 @@ def test_two_plans_do_not_disturb_each_other():
     two.run(2)
     np.testing.assert_allclose(one.state()[0].numpy(), by_hand(*START, 5)[0], rtol=1e-14)
     np.testing.assert_allclose(two.state()[0].numpy(), by_hand(*START, 2)[0], rtol=1e-14)
+
+
+def test_where_code_may_not_run_there_is_no_device(run_python):
+    code = (
+        "import quabla_cpu.engine as engine, quabla as qb\n"
+        "def refuse(*args, **kwargs): raise RuntimeError('no executable memory here')\n"
+        "engine.link = refuse; print(qb.devices())\n"
+        "try: qb.jit(lambda x: x)(qb.ones(2), )\n"
+        "except qb.QuablaError as error: print('no executable memory here' in str(error))"
+    )
+    assert run_python(code).stdout.split() == ["[]", "True"]

@@ -20,6 +20,7 @@ from quabla_cpu.costs import costs_of
 from quabla_cpu.executable import CpuExecutable
 from quabla_cpu.gemm import PRODUCT
 from quabla_cpu.lower import knows, plan_of
+from quabla_cpu.selftest import code_runs
 
 if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
@@ -71,9 +72,8 @@ class CpuBackend:
         )
 
     def devices(self) -> Sequence[str]:
-        """The one device, once LLVM has been loaded: without it nothing can run here."""
-        engine.host()
-        return (self.platform,)
+        """The one device, once a compiled function has run: some machines do not let a process make code."""
+        return (self.platform,) if code_runs() else ()
 
     def lower(self, program: Program, device: str) -> CpuLowered:
         """Simplify and fuse a program.
