@@ -23,8 +23,8 @@ from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.staging import Result, Staged, a_kind, as_outputs
 
 __all__ = [
-    "evaluate", "functions", "is_traced", "lifted", "mapped", "merge_captures", "moved", "results", "safe_lanes",
-    "same_result", "split", "used", "watched", "weak_numbers", "with_output_types",
+    "chosen_lanes", "evaluate", "functions", "is_traced", "lifted", "mapped", "merge_captures", "moved", "results",
+    "safe_lanes", "same_result", "split", "used", "watched", "weak_numbers", "with_output_types",
 ]  # fmt: skip
 
 
@@ -250,3 +250,8 @@ def _picked(here: Any, x: Any) -> Any:
         return bind(reduce_any_op, (logical_and(here, x),), {"axes": (0,)})
     least = broadcast(wrap(np.array(np.iinfo(np.int64).min)), x.shape, ())
     return bind(reduce_max_op, (bind(where_op, (here, x, least), {}),), {"axes": (0,)})
+
+
+def chosen_lanes(active: Any, new: Any, old: Any) -> Any:
+    """`new` in the lanes that are active and `old` in the others; the lanes are the leading axis of all three."""
+    return bind(where_op, (broadcast(active, new.shape, (0,)), new, old), {})

@@ -15,12 +15,12 @@ import numpy as np
 
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import Parts, backward, drop_unread, keeping, per_lane, swapped, tangents
-from quabla.control.regions import evaluate, lifted, safe_lanes, split
+from quabla.control.regions import chosen_lanes, evaluate, lifted, safe_lanes, split
 from quabla.dtypes import float32, float64, int64
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.compare import less_op
-from quabla.ops.elementwise import add, mul, sin, where_op
+from quabla.ops.elementwise import add, mul, sin
 from quabla.ops.reduce import reduce_max_op
 from quabla.ops.structure import broadcast, lead, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
@@ -173,18 +173,14 @@ def _batch_counts(
         rest = [
             lead(o, o.ndim > len(a.shape), size) for o, a in zip(outs[nk:], body.out_avals[nk:], strict=True)
         ]
-        kept = [_where(active, new, old) for new, old in zip(outs[:nk], state, strict=False)]
-        return [*kept, *(_where(active, y, zeros_like(y)) for y in rest)]
+        kept = [chosen_lanes(active, new, old) for new, old in zip(outs[:nk], state, strict=False)]
+        return [*kept, *(chosen_lanes(active, y, zeros_like(y)) for y in rest)]
 
     wider = Parts([count, *joint.consts], joint.carry, joint.xs)
     program, _ = trace(masked, wider.avals())
     longest = bind(reduce_max_op, (count,), {"axes": (0,)})
     final, ys = bind_scan(program, length, wider, reverse, longest)
     return _placed(final, ys, [True] * nk, [True] * len(ys), size)
-
-
-def _where(active: Any, new: Any, old: Any) -> Any:
-    return bind(where_op, (broadcast(active, new.shape, (0,)), new, old), {})
 
 
 def _samples() -> Iterator[Sample]:

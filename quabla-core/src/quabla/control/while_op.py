@@ -28,16 +28,16 @@ from quabla.control.derive import (
     swapped,
     tangents,
 )
-from quabla.control.regions import evaluate, lifted, mapped, safe_lanes, split
+from quabla.control.regions import chosen_lanes, evaluate, lifted, mapped, safe_lanes, split
 from quabla.control.scan import bind_scan
 from quabla.dtypes import float32, float64
 from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.compare import less
-from quabla.ops.elementwise import add, add_op, mul, sin, where_op
+from quabla.ops.elementwise import add, add_op, mul, sin
 from quabla.ops.reduce import reduce_any_op
-from quabla.ops.structure import broadcast, cast, lead, sum_over, zeros_like
+from quabla.ops.structure import cast, lead, sum_over, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.staging import inline
@@ -186,19 +186,15 @@ def _batch_predicate(
         state = args[nc : nc + nk]
         safe = safe_lanes(active, [*args[:nc], *state], [*flags.consts, *[True] * nk])
         outs = inline(lanes, (i, *safe))
-        kept = [_where(active, new, old) for new, old in zip(outs[:nk], state, strict=True)]
+        kept = [chosen_lanes(active, new, old) for new, old in zip(outs[:nk], state, strict=True)]
         rest = [lead(o, o.ndim > a.ndim, size) for o, a in zip(outs[nk:], body.out_avals[nk:], strict=True)]
         count = bind(add_op, (args[-1], cast(active, index_aval.dtype)), {})
-        return [*kept, count, *(_where(active, y, zeros_like(y)) for y in rest)]
+        return [*kept, count, *(chosen_lanes(active, y, zeros_like(y)) for y in rest)]
 
     stepping, _ = trace(step, wide.avals())
     asking, _ = trace(some, wide.avals()[1:])
     state, ys, _ = bind_while(asking, stepping, length, wide.consts, wide.carry)
     return (*state[:nk], *(swapped(y) for y in ys), state[nk])
-
-
-def _where(active: Any, new: Any, old: Any) -> Any:
-    return bind(where_op, (broadcast(active, new.shape, (0,)), new, old), {})
 
 
 def _samples() -> Iterator[Sample]:

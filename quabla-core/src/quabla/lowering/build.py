@@ -21,8 +21,8 @@ from quabla.lowering.loops import (
     collapse,
     merge_axes,
 )
-from quabla.lowering.products import free_axes
 from quabla.lowering.views import contiguous, squeeze
+from quabla.ops.matmul import free_axes
 
 __all__ = ["build"]
 

@@ -11,15 +11,11 @@ from typing import Any
 
 from quabla.ir.program import Value
 from quabla.lowering.passes import Rewriter, rule
+from quabla.ops.matmul import free_axes
 
-__all__ = ["free_axes"]
+__all__: list[str] = []
 
 Axes = tuple[int, ...]
-
-
-def free_axes(ndim: int, contract: Axes, batch: Axes) -> Axes:
-    """The axes that are neither contracted nor batched."""
-    return tuple(a for a in range(ndim) if a not in contract and a not in batch)
 
 
 def _extent(x: Value, axes: Axes) -> int:

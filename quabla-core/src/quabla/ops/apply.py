@@ -20,7 +20,17 @@ from quabla.ir.op import Op
 from quabla.ops.structure import broadcast, cast, lead
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
-__all__ = ["apply", "batch_elementwise", "binary", "common_dtype", "operand", "promote", "recorded", "unary"]
+__all__ = [
+    "apply",
+    "batch_elementwise",
+    "binary",
+    "common_dtype",
+    "floating_operand",
+    "operand",
+    "promote",
+    "recorded",
+    "unary",
+]
 
 _NUMBERS = (float, int, bool)
 _REALS = (float, int)
@@ -33,6 +43,20 @@ def operand(x: Any, where: str) -> Any:
     if kind is TraceTensor or kind is Tensor:
         return x
     return as_operand(x, where)
+
+
+def floating_operand(x: Any, where: str) -> Any:
+    """`x` as a floating Tensor or TraceTensor.
+
+    Raises:
+        DtypeError: it is not floating, named with `where`.
+    """
+    x = operand(x, where)
+    if x.dtype.kind != "f":
+        raise DtypeError(
+            f"{where}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
+        )
+    return x
 
 
 def common_dtype(operands: Sequence[Any], where: str, bools: bool) -> tuple[dtype, bool]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from quabla.errors import DtypeError, ShapeError
-from quabla.ops.apply import operand, promote
+from quabla.errors import ShapeError
+from quabla.ops.apply import floating_operand, operand, promote
 from quabla.ops.elementwise import add, mul, sub
 from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over
 from quabla.shapes import normalize_axis
@@ -40,7 +40,7 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
         >>> qb.diff(qb.array([1.0, 4.0, 9.0])).tolist(), qb.diff(qb.array([1.0, 4.0, 9.0]), n=2).tolist()
         ([3.0, 5.0], [2.0])
     """
-    x = _floating(x, "diff")
+    x = floating_operand(x, "diff")
     a = normalize_axis(axis, x.ndim, "diff")
     times = operator.index(n)
     if not 0 <= times < x.shape[a]:
@@ -74,7 +74,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         >>> qb.trapezoid(qb.array([0.0, 1.0, 4.0]), dx=1.0).item()
         3.0
     """
-    y = _floating(y, "trapezoid")
+    y = floating_operand(y, "trapezoid")
     a = normalize_axis(axis, y.ndim, "trapezoid")
     n = y.shape[a]
     if n < 2:
@@ -84,7 +84,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     if x is None:
         step = dx
     else:
-        x = _floating(x, "trapezoid")
+        x = floating_operand(x, "trapezoid")
         if x.ndim == 1 and x.shape[0] == n:
             x = reshape_to(x, tuple(n if i == a else 1 for i in range(y.ndim)))
         elif x.shape != y.shape:
@@ -119,7 +119,7 @@ def polyval(p: Any, x: Any) -> Any:
             raise ShapeError("polyval: p has no coefficient")
         coefficients = list(p)
     else:
-        p = _floating(p, "polyval")
+        p = floating_operand(p, "polyval")
         if p.ndim != 1:
             raise ShapeError(f"polyval: the coefficients are a vector, got {p.aval}")
         coefficients = [reshape_to(_along(p, i, i + 1, 0), ()) for i in range(p.shape[0])]
@@ -167,12 +167,3 @@ def meshgrid(*xs: Any, indexing: str = "xy") -> tuple[Any, ...]:
     for place, v in zip(places, vectors, strict=True):
         shape[place] = v.size
     return tuple(broadcast(v, tuple(shape), (place,)) for place, v in zip(places, vectors, strict=True))
-
-
-def _floating(x: Any, name: str) -> Any:
-    x = operand(x, name)
-    if x.dtype.kind != "f":
-        raise DtypeError(
-            f"{name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
-        )
-    return x

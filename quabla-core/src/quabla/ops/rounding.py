@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from quabla.errors import DtypeError
-from quabla.ops.apply import binary, operand, unary
+from quabla.ops.apply import binary, floating_operand, operand, unary
 from quabla.ops.compare import equal, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
@@ -244,11 +244,7 @@ def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -
         >>> qb.nan_to_num(qb.array([1.0, float("nan"), float("inf")]), posinf=9.0).tolist()
         [1.0, 0.0, 9.0]
     """
-    x = operand(x, "nan_to_num")
-    if x.dtype.kind != "f":
-        raise DtypeError(
-            f"nan_to_num: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
-        )
+    x = floating_operand(x, "nan_to_num")
     largest = float(np.finfo(x.dtype.numpy).max)
     out = where(equal(x, math.inf), largest if posinf is None else posinf, x)
     out = where(equal(x, -math.inf), -largest if neginf is None else neginf, out)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from quabla.errors import DtypeError
-from quabla.ops.apply import operand
+from quabla.ops.apply import floating_operand
 from quabla.ops.compare import isnan, logical_not
 from quabla.ops.elementwise import div, mul, sqrt, stop_gradient, sub, where
 from quabla.ops.reduce import arithmetic, divided, kept, mean, spread, sum
@@ -117,7 +117,7 @@ def nansum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         >>> qb.nansum(qb.array([1.0, float("nan"), 2.0])).item()
         3.0
     """
-    x = _floating(x, "nansum")
+    x = floating_operand(x, "nansum")
     return sum(where(isnan(x), 0.0, x), axis, keepdims)
 
 
@@ -132,15 +132,6 @@ def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         >>> qb.nanmean(x).item(), qb.grad(qb.nanmean)(x).tolist()
         (1.5, [0.5, 0.0, 0.5])
     """
-    x = _floating(x, "nanmean")
+    x = floating_operand(x, "nanmean")
     count = sum(cast(logical_not(isnan(x)), x.dtype), axis, keepdims)
     return div(nansum(x, axis, keepdims), count)
-
-
-def _floating(x: Any, name: str) -> Any:
-    x = operand(x, name)
-    if x.dtype.kind != "f":
-        raise DtypeError(
-            f"{name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
-        )
-    return x

@@ -258,7 +258,6 @@ class _Taking:
         self.leaves: list[str] = []
         self.levels: list[tuple[str, list[str]]] = []
         self.possible = True
-        self.static: list[str] = []
         args_def, kwargs_def = call.treedef.children
         self.args = [f"a{i}" for i in range(len(args_def.children))]
         if kwargs_def.num_leaves:
