@@ -15,7 +15,15 @@ import numpy as np
 
 from quabla.errors import QuablaError, TracerError
 
-__all__ = ["OPERATORS", "Refusals", "concrete_needed", "endless_recursion", "name_line", "user_line"]
+__all__ = [
+    "COMPARISONS",
+    "OPERATORS",
+    "Refusals",
+    "concrete_needed",
+    "endless_recursion",
+    "name_line",
+    "user_line",
+]
 
 # The ufuncs that NumPy's own operators call, and what Python calls on the right operand in their place.
 OPERATORS: dict[np.ufunc, tuple[str, str]] = {
@@ -24,6 +32,9 @@ OPERATORS: dict[np.ufunc, tuple[str, str]] = {
     np.multiply: ("__mul__", "__rmul__"),
     np.true_divide: ("__truediv__", "__rtruediv__"),
     np.power: ("__pow__", "__rpow__"),
+    np.remainder: ("__mod__", "__rmod__"),
+    np.floor_divide: ("__floordiv__", "__rfloordiv__"),
+    np.divmod: ("__divmod__", "__rdivmod__"),
     np.matmul: ("__matmul__", "__rmatmul__"),
     np.bitwise_and: ("__and__", "__rand__"),
     np.bitwise_or: ("__or__", "__ror__"),
@@ -32,6 +43,7 @@ OPERATORS: dict[np.ufunc, tuple[str, str]] = {
     np.greater: ("__gt__", "__lt__"),
     np.greater_equal: ("__ge__", "__le__"),
 }
+COMPARISONS = frozenset((np.less, np.less_equal, np.greater, np.greater_equal))
 
 _KEEP = "return it from the function and convert the result, or keep computing with quabla functions"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quabla.arrays.refusals import OPERATORS
+from quabla.arrays.refusals import COMPARISONS, OPERATORS
 from quabla.dtypes import _BY_NUMPY, dtype
 from quabla.errors import DtypeError, ShapeError
 from quabla.shapes import ShapeDtype, aval_of
@@ -216,7 +216,9 @@ class Tensor(_Base):
         # NumPy's operators call these ufuncs: with an array on the left, Python asks NumPy first.
         names = OPERATORS.get(ufunc)
         if names is not None and method == "__call__" and not kwargs:
-            left, right = inputs
+            # Where NumPy compares, it has made an array of its scalars; those adopt the dtype of the other operand.
+            compared = ufunc in COMPARISONS
+            left, right = [x[()] if compared and isinstance(x, np.ndarray) else x for x in inputs]
             name, reflected = names
             return getattr(left, name)(right) if isinstance(left, Tensor) else getattr(right, reflected)(left)
         arrays = [x.numpy() if isinstance(x, Tensor) else x for x in inputs]

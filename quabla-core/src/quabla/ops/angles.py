@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quabla.ops.apply import binary, promote, unary
+from quabla.ops.apply import binary, floating_operand, promote, unary
 from quabla.ops.compare import equal, isinf, logical_or
 from quabla.ops.elementwise import abs, add, div, maximum, mul, neg, sqrt, stop_gradient, where
 from quabla.ops.family import elementwise
@@ -144,7 +144,7 @@ def hypot(x: Any, y: Any) -> Any:
         >>> qb.hypot(3.0, 4.0).item(), qb.grad(qb.hypot)(0.0, 0.0).item()
         (5.0, 0.0)
     """
-    x, y = promote((x, y), "hypot")
+    x, y = (floating_operand(v, "hypot") for v in promote((x, y), "hypot"))
     largest = maximum(abs(stop_gradient(x)), abs(stop_gradient(y)))
     scale = scale_for(largest)
     a, b = div(x, scale), div(y, scale)

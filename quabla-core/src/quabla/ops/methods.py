@@ -16,8 +16,6 @@ from quabla.arrays.refusals import Refusals, concrete_needed, user_line
 from quabla.arrays.tensor import Array, SizeError, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView, slice_bounds, view_of
-from quabla.dtypes import bool_
-from quabla.errors import DtypeError
 from quabla.ir.op import Op
 from quabla.ops import (
     compare,
@@ -107,11 +105,6 @@ def _arithmetic(symbol: str, op: Op) -> tuple[Method, Method]:
 def _power(x: Any, y: Any) -> Any:
     if type(y) is int and y >= 0 and type(x) in (TraceTensor, Tensor) and x.aval.dtype.kind == "f":
         return powers.integer_power(x, y)
-    for operand_ in (x, y):
-        if type(operand_) is bool or getattr(operand_, "dtype", None) is bool_:
-            raise DtypeError(
-                "power: takes floating operands, got a bool; convert it with .astype(quabla.float64)"
-            )
     return powers.power(x, y)
 
 

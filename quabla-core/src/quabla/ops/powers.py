@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from quabla.arrays.tracer import TraceTensor, bind
+from quabla.dtypes import bool_
+from quabla.errors import DtypeError
 from quabla.ir.op import Sample
-from quabla.ops.apply import binary, promote
+from quabla.ops.apply import binary, floating_operand
 from quabla.ops.compare import equal, greater, less, logical_and
 from quabla.ops.elementwise import elementwise, log, where
 from quabla.ops.structure import zeros_like
@@ -118,13 +120,18 @@ def power(x: Any, y: Any) -> Any:
 
     NaN for a negative base and a fractional exponent; 0**0 is 1. A Python integer `y` >= 0 is exact repeated
     multiplication. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for every x <= 0.
-    Shapes, dtypes and errors as for `add`.
+    Shapes, dtypes and errors as for `add`, except that a bool is refused beside a floating operand too.
 
     Example:
         >>> import quabla as qb
         >>> qb.power(qb.array([2.0, -8.0]), 3).tolist()
         [8.0, -512.0]
     """
-    if type(y) is int and y >= 0 and type(x) not in (int, float, bool):
-        return integer_power(promote((x,), "power")[0], y)
+    for given in (x, y):
+        if isinstance(given, bool | np.bool_) or getattr(given, "dtype", None) in (bool_, np.bool_):
+            raise DtypeError(
+                "power: takes floating operands, got a bool; convert it with .astype(quabla.float64)"
+            )
+    if type(y) is int and y >= 0 and type(x) not in (int, float):
+        return integer_power(floating_operand(x, "power"), y)
     return binary(power_op, x, y)

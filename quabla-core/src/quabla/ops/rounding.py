@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from quabla.errors import DtypeError
-from quabla.ops.apply import binary, floating_operand, operand, unary
+from quabla.ops.apply import binary, floating_operand, operand, promote, unary
 from quabla.ops.compare import equal, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
@@ -178,7 +178,7 @@ def floor_divide(x: Any, y: Any) -> Any:
         >>> qb.floor_divide(qb.array([5.0, -5.0]), 3.0).tolist()
         [1.0, -2.0]
     """
-    x, y = stop_gradient(x), stop_gradient(y)
+    x, y = (stop_gradient(floating_operand(v, "floor_divide")) for v in promote((x, y), "floor_divide"))
     r = fmod(x, y)
     whole = round(div(sub(x, r), y))  # next to an integer already
     return where(equal(y, 0.0), div(x, y), where(_opposed(r, y), whole - 1.0, whole))
