@@ -159,9 +159,47 @@ def test_unrolled_is_the_same() -> None:
 def test_concrete_loops_run_now() -> None:
     seen: list[Any] = []
     total = qb.fori_loop(0, 3, lambda i, c: (seen.append(type(i)), c + i)[1], A(1.0))
-    assert total.item() == 4.0 and seen == [int, int, int]
+    assert total.item() == 4.0 and seen == [qb.Tensor] * 3
     last, rows = qb.scan(lambda c, x: (c + x, c), A(0.0), A([1.0, 2.0]))
     assert last.item() == 3.0 and rows.tolist() == [0.0, 1.0]
+
+
+INDEXED: dict[str, Any] = {
+    "sum": lambda i, x: i,
+    "division by zero": lambda i, x: 1.0 / i,
+    "negative power": lambda i, x: (i - 1.0) ** -1,
+    "element": lambda i, x: x[i] + x[i + 1] * x[-1 - i],
+    "take": lambda i, x: qb.take(x, i),
+    "comparison": lambda i, x: qb.where(i < 1, x[0], x[2]),
+    "method": lambda i, x: (i * i).sum().astype(x.dtype),
+    "shape": lambda i, x: qb.ones(i.shape, dtype=x.dtype) * i.ndim,
+    "function": lambda i, x: qb.sin(i) * qb.full((), 2.0, dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32])
+@pytest.mark.parametrize("name", INDEXED)
+def test_the_index_is_the_same_scalar_with_and_without_a_trace(name: str, dtype: Any) -> None:
+    """Its type, and what can be done with it, do not depend on whether the operands are traced."""
+    use = INDEXED[name]
+    avals: list[Any] = []
+    x = qb.array([2.0, 3.0, 5.0, 7.0], dtype=dtype)
+
+    def note(i: Any) -> Any:
+        avals.append(i.aval)
+        return i
+
+    def loop(x: Any) -> Any:
+        return qb.fori_loop(0, 3, lambda i, c: c + use(note(i), x), x[0] * 0.0)
+
+    def rows(x: Any) -> Any:
+        return qb.scan(lambda c, i: (c, use(note(i), x) + 0.0 * x[0]), x[0], length=3)[1]
+
+    for f in (loop, rows):
+        eager, compiled = f(x), qb.jit(f, device="reference")(x)
+        assert eager.dtype is compiled.dtype is dtype
+        np.testing.assert_allclose(eager.numpy(), compiled.numpy(), rtol=1e-6)
+    assert len(set(avals)) == 1
 
 
 def test_a_concrete_loop_within_a_trace_is_one_operation() -> None:

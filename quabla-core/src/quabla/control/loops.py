@@ -6,7 +6,10 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from quabla import tree
+from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.arrays.tracer import TraceTensor
 from quabla.control.carry import Carry, keep, same_structure, settle, take_carry
 from quabla.control.derive import Parts, index_aval
@@ -21,6 +24,8 @@ from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.staging import as_outputs, name_of, stage, take_apart
 
 __all__ = ["fori_loop", "scan"]
+
+_INDEX = aval_of((), float64, True)
 
 
 def _count(where: str, name: str, n: Any) -> int:
@@ -47,6 +52,11 @@ def _index(i: Any, lower: int) -> Any:
     """The step index as a user sees it: a scalar that adopts the dtype of what it meets."""
     shown = cast(i, float64, weak=True)
     return shown + float(lower) if lower else shown
+
+
+def _concrete_index(i: int) -> Tensor:
+    """The index of a step outside of a trace: of the type that `_index` has within one."""
+    return wrap_as(np.array(float(i)), _INDEX)
 
 
 def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: str, pair: bool) -> Any:
@@ -114,8 +124,8 @@ def fori_loop(
     Args:
         lower: the first index, a Python int.
         upper: the index after the last, a Python int. If it is not above `lower`, the result is `init_val`.
-        body_fun: the step. In a trace `i` is a scalar array that adopts the dtype of what it meets; otherwise an int.
-            It may close over traced values.
+        body_fun: the step. `i` is a scalar array that adopts the dtype of what it meets. It may close over traced
+            values.
         init_val: the initial carry, a pytree of arrays; the step keeps its structure, shapes and dtypes. A Python
             number adopts the dtype that the step gives it.
         operands: further arguments of the step.
@@ -142,7 +152,7 @@ def fori_loop(
     if unroll or not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
         carry = init_val
         for i in range(low, high):
-            before, carry = carry, body_fun(i, carry, *operands)
+            before, carry = carry, body_fun(i if unroll else _concrete_index(i), carry, *operands)
             keep("fori_loop", body_fun, before, carry)
         return carry
     taken = take_carry("fori_loop", init_val)
@@ -163,13 +173,13 @@ def scan(
     """Run `carry, y = f(carry, x, *operands)` along the leading axis of `xs`, and stack the results.
 
     Args:
-        f: the step. `x` is the slice of `xs`, or without `xs` the step index: in a trace a scalar array that adopts the
-            dtype of what it meets, otherwise an int. It may close over traced values.
+        f: the step. `x` is the slice of `xs`, or without `xs` the step index, a scalar array that adopts the dtype of
+            what it meets. It may close over traced values.
         init: the initial carry, a pytree of arrays; see `fori_loop`.
         xs: a pytree of arrays with a leading axis of one size, or None.
         length: the number of steps, at least 1; may be left out with `xs`.
         operands: further arguments of the step.
-        unroll: record every step by itself.
+        unroll: record every step by itself, with the step index as an int.
 
     Returns:
         The carry after the last step, and the results with a leading axis of extent `length`.
@@ -190,7 +200,7 @@ def scan(
     slices = take_apart(f, (xs,), {})
     steps = _length(f, slices, length)
     if unroll or not is_traced([*tree.flatten((init, tuple(operands)))[0], *slices.arrays]):
-        return _unrolled(f, init, slices, xs, steps, operands)  # type: ignore[no-any-return]
+        return _unrolled(f, init, slices, xs, steps, operands, unroll)  # type: ignore[no-any-return]
     taken = take_carry("scan", init)
     given = take_apart(f, tuple(operands), {})
     return _run(f, taken, given, slices, steps, 0, "scan", pair=True)  # type: ignore[no-any-return]
@@ -224,10 +234,13 @@ def _length(f: Any, slices: Any, length: Any) -> int:
     return steps
 
 
-def _unrolled(f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Sequence[Any]) -> Any:
+def _unrolled(
+    f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Sequence[Any], unroll: bool
+) -> Any:
     carry, ys = init, []
     for i in range(length):
-        x = i if xs is None else slices.put_together([getitem(a, i) for a in slices.arrays])[0][0]
+        index = i if unroll else _concrete_index(i)
+        x = index if xs is None else slices.put_together([getitem(a, i) for a in slices.arrays])[0][0]
         out = f(carry, x, *operands)
         if not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise DtypeError(f"scan: {name_of(f)} must return a pair (carry, result), it returned {out!r}")
