@@ -24,6 +24,7 @@ from quabla.shapes import ShapeDtype, aval_of
 
 __all__ = [
     "LIVE",
+    "WATCHES",
     "Frame",
     "TraceTensor",
     "bind",
@@ -34,6 +35,7 @@ __all__ = [
     "innermost",
     "recording_in",
     "trace",
+    "watched",
 ]
 
 
@@ -204,6 +206,17 @@ def frames() -> list[Frame]:
     return _stack.frames
 
 
+# What looks at each op that is computed now, outside of all traces; empty unless somebody debugs.
+WATCHES: list[Callable[[Op, Sequence[np.ndarray], dict[str, Any], Sequence[Any]], None]] = []
+
+
+def watched(op: Op, operands: Sequence[np.ndarray], params: dict[str, Any], results: Sequence[Any]) -> None:
+    """Show an op that was computed now to those who watch, unless it belongs to a trace of this thread."""
+    if not _stack.frames:
+        for watch in WATCHES:
+            watch(op, operands, params, results)
+
+
 LIVE: list[Frame] = []  # the traces in progress in all threads; empty most of the time
 
 
@@ -244,8 +257,11 @@ def bind(op: Op, operands: Sequence[Any], params: dict[str, Any]) -> Any:
     if frame is not None:
         return frame.emit(op, tuple([frame.lift(x) for x in operands]), params)
     aval = op.out_type(tuple([x.aval for x in operands]), params)
+    arrays = [x.numpy() for x in operands]
     with np.errstate(all="ignore"):
-        out = op.evaluate(*[x.numpy() for x in operands], **params)
+        out = op.evaluate(*arrays, **params)
+    if WATCHES:
+        watched(op, arrays, params, out if op.multiple else (out,))
     if op.multiple:
         return tuple(_tensor(o, a) for o, a in zip(out, aval, strict=True))
     return _tensor(out, aval)

@@ -13,7 +13,7 @@ import numpy as np
 
 from quabla.arrays.convert import as_operand
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.arrays.tracer import Frame, TraceTensor, bind, full_value, innermost
+from quabla.arrays.tracer import WATCHES, Frame, TraceTensor, bind, full_value, innermost, watched
 from quabla.dtypes import bool_, dtype, float64, int64
 from quabla.errors import DtypeError
 from quabla.ir.op import Op
@@ -156,6 +156,8 @@ def _compute(op: Op, xs: Sequence[Any], aval: ShapeDtype) -> Tensor:
     arrays = [np.asarray(x, to) if type(x) in _NUMBERS else x.numpy().astype(to, copy=False) for x in xs]
     with np.errstate(all="ignore"):
         result = op.evaluate(*arrays)
+    if WATCHES:
+        watched(op, np.broadcast_arrays(*arrays), {}, (result,))
     # NumPy broadcasts by itself, except for an op that returns one of its operands unchanged.
     return wrap_as(np.asarray(np.broadcast_to(result, out.shape), out.dtype.numpy), out)
 

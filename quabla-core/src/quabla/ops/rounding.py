@@ -179,9 +179,11 @@ def floor_divide(x: Any, y: Any) -> Any:
         [1.0, -2.0]
     """
     x, y = (stop_gradient(floating_operand(v, "floor_divide")) for v in promote((x, y), "floor_divide"))
-    r = fmod(x, y)
-    whole = round(div(sub(x, r), y))  # next to an integer already
-    return where(equal(y, 0.0), div(x, y), where(_opposed(r, y), whole - 1.0, whole))
+    none = equal(y, 0.0)
+    divisor = where(none, 1.0, y)
+    r = fmod(x, divisor)
+    whole = round(div(sub(x, r), divisor))  # next to an integer already
+    return where(none, div(x, y), where(_opposed(r, y), whole - 1.0, whole))
 
 
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:

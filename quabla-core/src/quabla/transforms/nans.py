@@ -3,7 +3,8 @@
 While it is on, calls take the slow way in (`LIVE` is not empty), and each result is looked at. If one holds NaN, the
 function is traced once more, this time noting the user's line for every node, and run node by node on the reference
 backend. From the NaN in the result the search goes back through operands that hold NaN to the node that made one of
-operands without: into loops and branches, too, to the step that did it. While it is off nothing of this is there.
+operands without: into loops and branches, too, to the step that did it. An op that is computed by itself is shown to
+`check_operation` (`WATCHES`). While it is off nothing of this is there.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from quabla.arrays import tracer
 from quabla.arrays.tensor import Tensor
 from quabla.backends.protocol import TrainingPlan
 from quabla.control import regions
+from quabla.dtypes import as_dtype
 from quabla.errors import NanError
+from quabla.ir.op import Op
 from quabla.ir.program import Node, Program, Value
+from quabla.shapes import aval_of
 from quabla.transforms import dispatch
 from quabla.transforms.staging import Call, name_of
 
@@ -35,10 +39,11 @@ class debug_nans:  # noqa: N801 - used like a function
     """Look for NaN in every result of a transformed function, and say where the first one was made.
 
     `quabla.debug_nans()` turns it on and `quabla.debug_nans(False)` off, for all threads; as a context manager it is on
-    for a block. It looks at the results of functions made by `jit`, `grad`, `vmap` and the others, and at the steps of
-    a `Trainer` that was made while it is on; not at single operations on arrays. A result with NaN raises `NanError`,
+    for a block. It looks at the results of functions made by `jit`, `grad`, `vmap` and the others, at the steps of a
+    `Trainer` that was made while it is on, and at single operations on arrays. A result with NaN raises `NanError`,
     which names the operation, the values that it was given, and the user's line, also for the backward pass and within
-    loops. While it is off it costs nothing.
+    loops; a single operation raises it where it makes a NaN of operands that hold none. While it is off it costs
+    nothing.
 
     Args:
         enabled: on or off.
@@ -74,9 +79,11 @@ def _switch(on: bool) -> None:
     with _lock:
         if on and not dispatch.CHECKS:
             dispatch.CHECKS.append(check)
+            tracer.WATCHES.append(check_operation)
             tracer.LIVE.append(_SENTINEL)
         elif not on and dispatch.CHECKS:
             dispatch.CHECKS.clear()
+            tracer.WATCHES.remove(check_operation)
             tracer.LIVE.remove(_SENTINEL)
 
 
@@ -245,6 +252,34 @@ def check(transform: Any, call: Call, outputs: Sequence[Any]) -> None:
         _report(name_of(transform), lambda: dispatch.stage_call(transform, call).program, call.arrays)
 
 
+def check_operation(op: Op, operands: Sequence[Any], params: dict[str, Any], results: Sequence[Any]) -> None:
+    """Raise `NanError` where an op, computed by itself, makes a NaN of operands that hold none."""
+    if not operands or any(map(_has_nan, operands)) or not any(_has_nan(np.asarray(x)) for x in results):
+        return
+    node = Node(op, tuple([_value(x) for x in operands]), params)
+    node.outputs = tuple([_value(np.asarray(x)) for x in results])
+    found = _within(node, tuple(operands), tuple(results), ())
+    origin = _origin(sys._getframe(1), {})
+    line = str(origin) if origin.path else None
+    raise NanError(
+        f"{op.name}: NaN comes from {_shown(found)}{_steps(found)}{f' (at {line})' if line else ''}",
+        op=found.node.op.name,
+        line=line,
+        operands=found.operands,
+    )
+
+
+def _value(array: np.ndarray) -> Value:
+    """A value of the type of an array."""
+    value = Value()
+    value.aval, value.node, value.index = aval_of(array.shape, as_dtype(array.dtype)), None, 0
+    return value
+
+
+def _steps(found: Found) -> str:
+    return f", in {' of '.join(reversed(found.within))}" if found.within else ""
+
+
 def _report(where: str, trace: Callable[[], Program], inputs: Sequence[Any]) -> NoReturn:
     """Trace a program once more, find what made a NaN, and raise it."""
     arrays = [x.numpy() for x in inputs]
@@ -266,9 +301,8 @@ def _report(where: str, trace: Callable[[], Program], inputs: Sequence[Any]) -> 
     origin = origins.get(found.node)
     line = str(origin) if origin is not None and origin.path else None
     phrase = "in the backward pass of the line " if origin is not None and origin.backward else "at "
-    steps = f", in {' of '.join(reversed(found.within))}" if found.within else ""
     raise NanError(
-        f"{where}: NaN comes from {_shown(found)}{steps}{f' ({phrase}{line})' if line else ''}",
+        f"{where}: NaN comes from {_shown(found)}{_steps(found)}{f' ({phrase}{line})' if line else ''}",
         op=found.node.op.name,
         line=line,
         operands=found.operands,
