@@ -285,7 +285,7 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
         ("tangent", "str"),
     ),
     "not_linear": (
-        lambda: qb.grad(with_rule(same, lambda p, t: (p[0], t[0] * t[0])))(1.0),
+        lambda: qb.grad(lambda x: with_rule(same, lambda p, t: (p[0], t[0] * t[0]))(x).sum())(A([1.0, 2.0])),
         qb.UnsupportedOperationError,
         ("linear",),
     ),

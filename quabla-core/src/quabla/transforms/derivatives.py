@@ -10,8 +10,10 @@ from quabla.arrays.convert import asarray
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import Frame, TraceTensor
 from quabla.errors import DtypeError, ShapeError
-from quabla.ops.structure import zeros_like
+from quabla.ir.program import Program
+from quabla.ops.structure import cast, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.direction import forwards
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, stage, take_apart, target
@@ -111,16 +113,33 @@ class Gradient(Transform):
         at = call.positions()
         wanted = [p in picked for p in at] + [False] * len(staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
-        outs, backward = vjp_values(frame, staged.program, primals, wanted)
+        outs, cts = _slopes(frame, staged.program, primals, wanted)
         loss = outs[0]
-        seeds = [frame.full(1.0, aval_of((), loss.dtype)), *[None] * (len(outs) - 1)]
-        cts = backward(seeds)
         grads = _by_argument(frame, args, call, at, picked, cts)
         gradient = grads[0] if self.single else tuple(grads)
         if not self.has_aux:
             return (loss, gradient) if self.with_value else gradient
         aux = staged.result.put_together(outs[1:])
         return ((loss, aux), gradient) if self.with_value else (gradient, aux)
+
+
+def _slopes(
+    frame: Frame, program: Program, primals: Sequence[TraceTensor], wanted: Sequence[bool]
+) -> tuple[list[TraceTensor], list[TraceTensor | None]]:
+    """The outputs, and the derivatives of the first of them, a scalar, by the wanted inputs."""
+    at = forwards(program, program.in_avals, wanted)
+    if at is None:
+        outs, backward = vjp_values(frame, program, primals, wanted)
+        seeds = [frame.full(1.0, aval_of((), outs[0].dtype)), *[None] * (len(outs) - 1)]
+        return outs, backward(seeds)
+    tangents: list[TraceTensor | None] = [None] * len(primals)
+    aval = primals[at].aval
+    tangents[at] = frame.full(1.0, aval_of(aval.shape, aval.dtype))
+    outs, t_outs = jvp_values(frame, program, primals, tangents)
+    slopes: list[TraceTensor | None] = [None] * len(primals)
+    if t_outs[0] is not None:
+        slopes[at] = reshape_to(cast(t_outs[0], aval.dtype), aval.shape)
+    return outs, slopes
 
 
 def _by_argument(
