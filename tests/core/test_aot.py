@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,47 @@ def test_float64_on_a_device_of_float32_warns_once_per_function(with_single: Any
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="float64"):
         qb.jit(lambda x: x * x, device="single").lower(S((5,)))
+
+
+def _plan(dtype: str) -> None:
+    trainer = qb.optim.Trainer(lambda w: w + w, A(1.0, dtype), qb.optim.SGD(A(0.1, dtype)), device="single")
+    trainer.step()
+
+
+WAYS: dict[str, Callable[[str], Any]] = {
+    "jit": lambda d: qb.jit(lambda x: x + x, device="single")(A([1.0], d)),
+    "lower": lambda d: qb.jit(lambda x: x + x, device="single").lower(S((2,), d)).compile()(A([1.0, 2.0], d)),
+    "program": lambda d: (
+        qb.jit(lambda x: x + x, device="single")
+        .lower(S((2,), d))
+        .program.compile("single")({"x": A([1.0, 2.0], d)})
+    ),
+    "compiler": lambda d: qb.Compiler().trace(lambda x: x + x, [("x", (2,), d)]).compile("single"),
+    "trainer": _plan,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_float64_in_float32_is_said_once_on_every_way_to_the_device(with_single: Any, way: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        WAYS[way]("float32")
+        assert not caught
+        WAYS[way]("float64")
+    assert {w.category for w in caught} == {UserWarning} and len(caught) == 1
+    assert re.search(r"'single' computes float64 in float32.*float32", str(caught[0].message))
+    assert caught[0].filename == __file__
+
+
+def test_a_program_warns_once_and_its_default_device_never(with_single: Any) -> None:
+    program = qb.Compiler().trace(lambda x: x + x, [("x", (2,))])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program.compile()
+        assert not caught
+        program.compile("single")
+        program.compile("single")
+    assert len(caught) == 1
 
 
 @pytest.mark.cpu

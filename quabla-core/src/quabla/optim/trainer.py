@@ -22,6 +22,7 @@ from quabla.optim.optimizer import Optimizer
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms import dispatch
 from quabla.transforms.derivatives import value_and_grad
+from quabla.transforms.narrowing import warn_of_float64
 from quabla.transforms.staging import Call, name_of, stage, take_apart
 
 __all__ = ["Trainer", "TrainerState"]
@@ -144,6 +145,7 @@ class Trainer:
         program = _trace(loss, optimizer, tree.unflatten(self._treedef, arrays), data_, names)
 
         backend, name = registry.backend_for(device, "Trainer")
+        warn_of_float64(f"Trainer({name_of(loss)})", program, backend, name, device)
         self._plan: TrainingPlan = backend.training_plan(program, name, arrays, call.arrays[count:])
         if dispatch.CHECKS:  # debug_nans is on
             from quabla.transforms.nans import WatchedPlan

@@ -183,7 +183,7 @@ def lower_call(transform: Transform, args: Sequence[Any], kwargs: dict[str, Any]
             "arguments"
         )
     backend, device = registry.backend_for(transform.device)
-    dispatch.warn_of_float64(transform, staged.program, backend, device)
+    dispatch.warn_once(transform, staged.program, backend, device)
     lowered = backend.lower(staged.program, device)
     program = Program(staged.program, name_of(transform.root), ordered=True)
     return Lowered(program, device, backend, lowered, call.without_arrays(), staged.result, transform)

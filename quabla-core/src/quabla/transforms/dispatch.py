@@ -22,9 +22,7 @@ This file is the one place in which code is generated as text for Python.
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,17 +34,17 @@ from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import frames, innermost
 from quabla.backends import registry
 from quabla.backends.protocol import Costs, Executable, NativeEntry
-from quabla.dtypes import float64
 from quabla.errors import RetraceLimitError
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms import cache
+from quabla.transforms.narrowing import warn_of_float64
 from quabla.transforms.staging import Call, Result, Staged, as_outputs, inline, name_of, stage, take_apart
 
 if TYPE_CHECKING:
     from quabla.transforms.transform import Transform
 
-__all__ = ["CHECKS", "Compiled", "make_guard", "run", "slow_call", "stage_call", "warn_of_float64"]
+__all__ = ["CHECKS", "Compiled", "make_guard", "run", "slow_call", "stage_call", "warn_once"]
 
 _inserting = threading.Lock()
 
@@ -160,33 +158,17 @@ def stage_call(transform: Transform, call: Call) -> Staged:
 
 def _compile_program(transform: Transform, program: Program) -> tuple[Executable, Costs | None]:
     backend, name = registry.backend_for(transform.device)
-    warn_of_float64(transform, program, backend, name)
+    warn_once(transform, program, backend, name)
     lowered = backend.lower(program, name)
     return backend.compile(lowered), backend.costs(lowered)
 
 
-def warn_of_float64(transform: Transform, program: Program, backend: Any, device: str) -> None:
+def warn_once(transform: Transform, program: Program, backend: Any, device: str) -> None:
     """Warn, once per function, that a device computes a float64 program in float32."""
-    # What the default device can do is no question, and to ask it would import pydantic.
-    if transform.device is None or transform.cache.warned or backend.platform == registry.DEFAULT:
-        return
-    double = any(a.dtype is float64 and not a.weak for a in (*program.in_avals, *program.out_avals))
-    if double and not backend.capabilities.native_float64:
-        transform.cache.warned = True
-        warnings.warn(
-            f"{name_of(transform)}: the device {device!r} computes float64 in float32, so results have about 7 digits; "
-            "pass float32 arrays (x.astype('float32')) to say so, or use the device 'cpu'",
-            UserWarning,
-            stacklevel=_outside(),
-        )
-
-
-def _outside() -> int:
-    """The stack level, for the caller's `warnings.warn`, of the user's line that led here."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and (frame.f_globals.get("__name__") or "").partition(".")[0] == "quabla":
-        level, frame = level + 1, frame.f_back
-    return level
+    cache = transform.cache
+    cache.warned = warn_of_float64(
+        name_of(transform), program, backend, device, transform.device, cache.warned
+    )
 
 
 def _limit_message(transform: Transform, call: Call) -> str:

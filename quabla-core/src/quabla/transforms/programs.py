@@ -21,6 +21,7 @@ from quabla.ops.apply import operand
 from quabla.ops.structure import zeros_like
 from quabla.shapes import ShapeDtype, as_shape, aval_of
 from quabla.transforms.forward import jvp_values
+from quabla.transforms.narrowing import warn_of_float64
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import a_kind, as_outputs, inline, name_of
 
@@ -152,6 +153,7 @@ class Program:
             raise DtypeError(f"compile: device_ordinal must be a non-negative int, got {device_ordinal!r}")
         name = f"{target}:{device_ordinal}" if target is not None and device_ordinal else target
         backend, device = registry.backend_for(name, "compile")
+        warn_of_float64(self.name, self.graph, backend, device, name)
         return Executable(self, backend.compile(backend.lower(self.graph, device)), device)
 
     def __call__(self, *arrays: Any) -> Any:
