@@ -72,8 +72,12 @@ def test_bad_text_is_refused_with_a_reason():
 def test_missing_symbol_is_named(capfd):
     b = text.Module().function("f", "double", [])
     b.ret(b.call("no_such_function_anywhere", "double"))
+    code = engine.compile(b.module.text(), cache=False)
+    with pytest.raises(ValueError, match="cannot link") as caught:
+        engine.link([code], ["f"])
+    assert "no_such_function_anywhere" in str(caught.value) + capfd.readouterr().err
     with pytest.raises(ValueError, match="cannot link"):
-        engine.link([engine.compile(b.module.text(), cache=False)], ["f"])
+        engine._link([code], ["f"], {}, ())
     assert "no_such_function_anywhere" in capfd.readouterr().err
 
 

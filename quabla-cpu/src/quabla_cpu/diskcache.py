@@ -1,24 +1,30 @@
-"""Object code remembered on disk between processes.
+"""What was compiled, remembered on disk between processes.
 
 One file per entry, named by the hash of everything that the code depends on, in a folder that only its owner may write:
 the bytes are executed. An entry is written under a temporary name and renamed, carries a checksum, and is ignored when
-anything about it is wrong. `QUABLA_CACHE=0` switches the cache off; `QUABLA_CACHE_DIR` moves it.
+anything about it is wrong. The entries that were used last stay when the folder grows beyond its limit.
+`QUABLA_CACHE=0` switches the cache off; `QUABLA_CACHE_DIR` moves it.
+
+The hash is the one that importlib has for source files, twice: 128 bits of SipHash. It has to tell texts apart that
+were not made to be alike, and importing hashlib would take longer than all else that happens here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import threading
+import time
+from importlib.util import source_hash
 from pathlib import Path
 
 __all__ = ["clear", "directory", "enabled", "get", "key", "put"]
 
-_MAGIC = b"quabla object 1\n"
-_DIGEST = 32
-_LIMIT = 256 << 20  # bytes in the folder before the oldest entries go
+_MAGIC = b"quabla entry 2\n"
+_DIGEST = 16
+_LIMIT = 256 << 20  # bytes in the folder before the entries that were used longest ago go
+_FRESH = 3600  # seconds for which a use of an entry need not be noted again
 
 _folders: dict[str, Path | None] = {}  # configured location -> checked folder, None where it cannot be used
 _lock = threading.Lock()
@@ -75,12 +81,11 @@ def _prepare(location: str) -> Path | None:
 
 def key(*parts: str) -> str:
     """The name of an entry: a hash over all parts, each with its length, so that no two splits are alike."""
-    digest = hashlib.sha256()
-    for part in parts:
-        encoded = part.encode()
-        digest.update(b"%d:" % len(encoded))
-        digest.update(encoded)
-    return digest.hexdigest()
+    return _hash(b"".join([b"%d:%s" % (len(part), part) for part in map(str.encode, parts)])).hex()
+
+
+def _hash(content: bytes) -> bytes:
+    return source_hash(content) + source_hash(b"again" + content)
 
 
 def get(name: str) -> bytes | None:
@@ -88,15 +93,21 @@ def get(name: str) -> bytes | None:
     folder = directory()
     if folder is None:
         return None
+    path = f"{folder}/{name}"
     try:
-        content = (folder / name).read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            content = file.read()
+            used = os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
     start = len(_MAGIC) + _DIGEST
     body = content[start:]
     # The checksum covers the name too: a renamed entry is as good as a damaged one.
-    if content[:start] != _MAGIC + hashlib.sha256(name.encode() + body).digest() or not body:
+    if content[:start] != _MAGIC + _hash(name.encode() + body) or not body:
         return None
+    if abs(time.time() - used) > _FRESH:
+        with contextlib.suppress(OSError):  # another process may have deleted it meanwhile
+            os.utime(path)
     return body
 
 
@@ -105,25 +116,33 @@ def put(name: str, body: bytes) -> None:
     folder = directory()
     if folder is None:
         return
-    temporary = (
-        folder / f".new-{os.getpid()}-{threading.get_ident()}"
-    )  # nobody else's: no other writer at this moment
+    # Nobody else's name, not even that of a process of the same number on another machine that shares the folder.
+    temporary = folder / f".new-{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(name.encode() + body).digest() + body)
+            file.write(_MAGIC + _hash(name.encode() + body) + body)
         os.replace(temporary, folder / name)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         return
+    global _written
+    with _lock:
+        _written += len(body)
+        due = _written > _LIMIT // 16
+        if due:
+            _written = 0
     # Names are hashes, so this is one entry in 256 whatever process writes it: a sweep reads the whole folder.
-    if name.startswith("00"):
+    if due or name.startswith("00"):
         evict(_LIMIT)
 
 
+_written = 0  # bytes since this process looked at the size of the folder
+
+
 def evict(limit: int) -> None:
-    """Delete the oldest entries until at most `limit` bytes remain."""
+    """Delete the entries that were used longest ago until at most `limit` bytes remain."""
     folder = directory()
     if folder is None:
         return

@@ -3,11 +3,11 @@
 Three steps, each useful alone:
 
     object_code = compile(text)              # parse, verify, optimise, emit; remembered on disk
-    library = link([object_code], imports={"dgemm": address})
+    library = link([object_code], ["entry"], imports={"dgemm": address})
     address = library.address("entry")       # valid as long as `library` lives
 
-llvmlite is imported by the first call, not by `import quabla_cpu`. All functions may be called from many threads, and
-in a child process after a fork.
+llvmlite is imported when there is something to compile, or to link what `elf` cannot read; the rest is linked here. All
+functions may be called from many threads, and in a child process after a fork.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import diskcache
+from . import diskcache, machine, memory
+from .elf import UnsupportedError
+from .image import Image, Piece, join
+from .machine import Host
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["Host", "Library", "compile", "function_attributes", "host", "link"]
+__all__ = [
+    "Host",
+    "Library",
+    "check",
+    "compile",
+    "function_attributes",
+    "host",
+    "identity",
+    "link",
+    "load",
+    "remember",
+]
 
 # The object code depends on these besides the text: part of the cache key, so change it when a pass or option changes.
 _PIPELINE = "own pipeline, small, pic 1"
@@ -57,31 +67,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
-
-
-@dataclass(frozen=True)
-class Host:
-    """The machine that code is compiled for.
-
-    Attributes:
-        cpu: LLVM's name of the CPU.
-        features: LLVM's feature string.
-        vector_bytes: The width of a vector register in bytes: 64, 32 or 16.
-        has_fma: Whether `fma` is one instruction (else it is a slow library call).
-        triple: The target triple.
-        llvm_version: The version of LLVM, such as `"22.1.0"`.
-    """
-
-    cpu: str
-    features: str
-    vector_bytes: int
-    has_fma: bool
-    triple: str
-    llvm_version: str
-
-    def lanes(self, element_bytes: int) -> int:
-        """How many elements of that many bytes a vector register holds."""
-        return self.vector_bytes // element_bytes
 
 
 class _Engine:
@@ -156,9 +141,48 @@ def _get_engine() -> _Engine:
     return _engine
 
 
+_unasked = object()
+_recalled: Any = _unasked  # what an earlier process found out
+
+
+def _machine() -> machine.Machine | None:
+    global _recalled
+    if _recalled is _unasked:
+        _recalled = machine.recall()
+    return _recalled  # type: ignore[no-any-return]
+
+
 def host() -> Host:
-    """Describe the machine that code is compiled for. The first call imports llvmlite (about 50 ms)."""
-    return _get_engine().host
+    """Describe the machine that code is compiled for. Imports llvmlite where no earlier process kept the answer."""
+    known = _machine() if _engine is None else None
+    return _get_engine().host if known is None else known.host
+
+
+def identity() -> str:
+    """What object code depends on besides the text."""
+    known = _machine() if _engine is None else None
+    return _get_engine().identity if known is None else known.identity
+
+
+def check() -> Image | None:
+    """The function that an earlier process gave to `remember`."""
+    known = _machine()
+    return None if known is None else known.check
+
+
+def remember(code: bytes, symbol: str) -> None:
+    """Keep what LLVM says of this machine for later processes, with a function for them to try.
+
+    Args:
+        code: an object file.
+        symbol: the function in it.
+    """
+    engine = _get_engine()
+    try:
+        image = join([Piece(code)], [symbol])
+    except UnsupportedError:
+        return  # later processes will need LLVM to link
+    machine.remember(machine.Machine(engine.host, engine.identity, image))
 
 
 def function_attributes() -> str:
@@ -181,12 +205,12 @@ def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:
     Raises:
         ValueError: LLVM does not accept the text. This is a fault of the code generator: please report it.
     """
-    engine = _get_engine()
-    key = diskcache.key(engine.identity, str(passes), text) if cache and diskcache.enabled() else ""
+    key = diskcache.key(identity(), str(passes), text) if cache and diskcache.enabled() else ""
     if key:
         found = diskcache.get(key)
         if found is not None:
             return found
+    engine = _get_engine()
     with _lock:
         llvm = engine.llvm
         try:
@@ -216,12 +240,11 @@ def assembly(text: str) -> str:
 class Library:
     """Linked code in memory. It is freed when the last reference goes: keep it as long as its addresses are called."""
 
-    __slots__ = ("_addresses", "_kept", "_key")
+    __slots__ = ("_addresses", "_kept")
 
-    def __init__(self, key: int, addresses: dict[str, int], kept: tuple[object, ...]) -> None:
-        self._key = key
+    def __init__(self, addresses: Mapping[str, int], kept: tuple[object, ...]) -> None:
         self._addresses = addresses
-        self._kept = kept
+        self._kept = kept  # the memory of the code among them
 
     def address(self, symbol: str) -> int:
         """The address of an exported symbol.
@@ -231,10 +254,33 @@ class Library:
         """
         return self._addresses[symbol]
 
+
+def load(image: Image, address: Callable[[str], int], keep: Sequence[object] = ()) -> Library:
+    """Put a linked image into memory.
+
+    Args:
+        image: the code.
+        address: where the symbols outside are.
+        keep: objects to keep alive with the library.
+
+    Raises:
+        UnsupportedError: this machine does not let a process do so.
+    """
+    mapping = memory.place(image, address)
+    return Library({name: mapping.base + offset for name, offset in image.exports.items()}, (mapping, *keep))
+
+
+class _Tracked:
+    """Code that LLVM linked."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: int) -> None:
+        self._key = key
+
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        key = getattr(self, "_key", None)
-        if key is not None and not ending():
-            _unused.append(key)
+        if not ending():
+            _unused.append(self._key)
             # The collector may run this anywhere, so it waits for nobody: who holds the lock frees the code later.
             if _lock.acquire(blocking=False):
                 try:
@@ -243,7 +289,7 @@ class Library:
                     _lock.release()
 
 
-# Per library, what LLVM calls it by, and its LLJIT. They are kept here, not in the Library, for else the collector
+# What LLVM calls its libraries by, and their LLJIT. They are kept here, not in the Library, for else the collector
 # might free the code without our lock, or the LLJIT before the code.
 _linked: dict[int, tuple[Any, Any]] = {}
 _unused: list[int] = []
@@ -272,13 +318,32 @@ def link(
     Raises:
         ValueError: A symbol is missing or defined twice.
     """
+    outside = imports or {}
+    try:
+        return load(
+            join([Piece(code) for code in objects], exports),
+            lambda name: outside[name] if name in outside else memory.c_function(name),
+            keep,
+        )
+    except UnsupportedError:
+        return _link(objects, exports, outside, keep)
+    except KeyError as missing:
+        raise ValueError(
+            f"cannot link generated code (please report this): nothing defines {missing}"
+        ) from None
+
+
+def _link(
+    objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int], keep: Sequence[object]
+) -> Library:
+    """The same by LLVM's linker."""
     engine = _get_engine()
     with _lock:
         _free_unused()
         builder = engine.llvm.JITLibraryBuilder()
         for image in objects:
             builder.add_object_img(image)
-        for name, address in (imports or {}).items():
+        for name, address in imports.items():
             builder.import_symbol(name, address)
         for name in exports:
             builder.export_symbol(name)
@@ -289,4 +354,5 @@ def link(
         except RuntimeError as error:
             raise ValueError(f"cannot link generated code (please report this): {error}") from error
         _linked[id(tracker)] = tracker, jit
-    return Library(id(tracker), {name: tracker[name] for name in exports}, tuple(keep))
+    addresses = {name: tracker[name] for name in exports}
+    return Library(addresses, (_Tracked(id(tracker)), *keep))

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from functools import lru_cache
 
-from quabla_cpu import engine, text
+from quabla_cpu import engine, memory
+from quabla_cpu.elf import UnsupportedError
 
 __all__ = ["code_runs"]
+
+_NAME = "successor"
 
 
 @lru_cache(maxsize=1)
 def code_runs() -> bool:
-    """Compile a function of one addition, link it and call it, once per process.
+    """Make a function of one addition executable and call it, once per process.
+
+    An earlier process may have compiled it; the code runs here and now in any case.
 
     Raises:
         ImportError: LLVM is not installed.
         RuntimeError: the code does not compile, cannot be made executable, or computes something else.
     """
-    module = text.Module(engine.function_attributes())
-    b = module.function("successor", "i64", ["i64"])
-    b.ret(b.add(b.arguments[0], text.constant("i64", 1)))
-    library = engine.link([engine.compile(module.text(), cache=False)], ["successor"], {})
-    successor = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(library.address("successor"))
+    library = _recalled() or _compiled()
+    successor = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(library.address(_NAME))
     if successor(41) != 42:
         raise RuntimeError("a compiled addition gives a wrong result")
     return True
+
+
+def _recalled() -> engine.Library | None:
+    check = engine.check()
+    with suppress(UnsupportedError):  # as it will be for LLVM, which can say why
+        return None if check is None else engine.load(check, memory.c_function)
+    return None
+
+
+def _compiled() -> engine.Library:
+    from quabla_cpu import text
+
+    module = text.Module(engine.function_attributes())
+    b = module.function(_NAME, "i64", ["i64"])
+    b.ret(b.add(b.arguments[0], text.constant("i64", 1)))
+    code = engine.compile(module.text(), cache=False)
+    engine.remember(code, _NAME)
+    return engine.link([code], [_NAME])
