@@ -204,7 +204,8 @@ def test_version_and_mark_are_those_of_the_project() -> None:
 def test_the_command_line_explains_itself(capsys: Any, arguments: list[str], status: int) -> None:
     assert __main__.main(arguments) == status
     shown = capsys.readouterr()
-    assert "python -m quabla doctor [--json]" in (shown.out if status == 0 else shown.err)
+    text = shown.out if status == 0 else shown.err
+    assert all(f"\n  {command} " in text for command in __main__._COMMANDS)
 
 
 def test_a_narrow_console_gets_the_report(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from quabla.arrays.tensor import wrap_as
 from quabla.arrays.tracer import TraceTensor, bind, full_value
-from quabla.dtypes import dtype
+from quabla.dtypes import bool_, dtype
+from quabla.errors import DtypeError
 from quabla.ir.op import Jointly, Op, Sample, define
 from quabla.ops.masks import through_mask
 from quabla.shapes import ShapeDtype, aval_of
@@ -61,7 +62,7 @@ def _astype_transpose(ct: Any, operands: Any, wanted: Any, *, to: dtype, weak: b
 
 
 def _astype_samples() -> Iterator[Sample]:
-    from quabla.dtypes import bool_, float32, float64
+    from quabla.dtypes import float32, float64
 
     for to in (float32, float64, bool_):
         yield Sample(
@@ -181,10 +182,16 @@ def reduce_batch(op: Callable[[], Op]) -> Callable[..., Any]:
     return batch
 
 
+def _sum_type(x: ShapeDtype, *, axes: Shape) -> ShapeDtype:
+    if x.dtype is bool_:
+        raise DtypeError(f"reduce_sum: takes numbers, got {x}; convert it with astype to count what is true")
+    return aval_of(without(x.shape, axes), x.dtype, x.weak)
+
+
 reduce_sum_op: Op = define(
     Op(
         name="reduce_sum",
-        infer=lambda x, *, axes: aval_of(without(x.shape, axes), x.dtype, x.weak),
+        infer=_sum_type,
         evaluate=_sum_numpy,
         linear=Jointly(),
         transpose=_sum_transpose,

@@ -62,9 +62,9 @@ class Case:
         return np.random.default_rng(zlib.crc32(f"{self.op.name} {self.sample.name}".encode()))
 
     def operands(self) -> list[np.ndarray]:
-        """The operands, floating ones in the dtype of the case."""
+        """The operands, floating ones in the dtype of the case: small integers and truth values, if it is no float."""
         made = [np.asarray(x) for x in self.sample.make(self.rng)]
-        return [x.astype(self.dtype.numpy) if x.dtype.kind == "f" else x for x in made]
+        return [_in(x, self.dtype) if x.dtype.kind == "f" else x for x in made]
 
     def program(self, avals: Sequence[ShapeDtype] | None = None) -> Program:
         """The program of the op alone."""
@@ -75,6 +75,13 @@ class Case:
             return out if self.op.multiple else [out]
 
         return trace(run, types_of(self.operands()) if avals is None else avals)[0]
+
+
+def _in(x: np.ndarray, d: dtype) -> np.ndarray:
+    if d.kind == "f":
+        return x.astype(d.numpy)
+    finite = np.nan_to_num(x, nan=0.0, posinf=3.0, neginf=-3.0)
+    return np.asarray(np.rint(finite.clip(-3.0, 3.0) * 3.0) if d.kind == "i" else finite > 0.0, d.numpy)
 
 
 def cases(dtypes: Sequence[dtype] = (float64, float32), smooth: bool | None = None) -> Iterator[Case]:
