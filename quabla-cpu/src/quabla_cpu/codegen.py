@@ -15,6 +15,7 @@ from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Buffer, Call, Kernel, Product
 from quabla_cpu import text, vectormath
+from quabla_cpu.executable import ENTRY
 from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import Code, memory_type, write_kernel
 from quabla_cpu.routines import ROUTINES
@@ -22,7 +23,6 @@ from quabla_cpu.text import Value
 
 __all__ = ["ENTRY", "PARAMETERS", "Generated", "generate", "workspace_of", "write_plan"]
 
-ENTRY = "entry"
 PARAMETERS = [("ptr", "noalias nocapture readonly")]
 _STACK = 64 << 10  # bytes of workspace that the native stack holds
 _PART = 48  # steps that one function runs

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from . import diskcache, machine, memory
@@ -33,6 +34,7 @@ __all__ = [
     "identity",
     "link",
     "load",
+    "no_fork",
     "remember",
 ]
 
@@ -63,6 +65,11 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     _lock.release()
+
+
+def no_fork() -> AbstractContextManager[object]:
+    """While this is entered no thread forks the process: a child forked within an import could never import that."""
+    return _lock
 
 
 if hasattr(os, "register_at_fork"):
@@ -255,18 +262,28 @@ class Library:
         return self._addresses[symbol]
 
 
-def load(image: Image, address: Callable[[str], int], keep: Sequence[object] = ()) -> Library:
+def load(image: Image, imports: Mapping[str, int], keep: Sequence[object] = ()) -> Library:
     """Put a linked image into memory.
 
     Args:
         image: the code.
-        address: where the symbols outside are.
+        imports: addresses of symbols outside. C library functions are found without.
         keep: objects to keep alive with the library.
 
     Raises:
         UnsupportedError: this machine does not let a process do so.
+        ValueError: a symbol is missing.
     """
-    mapping = memory.place(image, address)
+
+    def address(name: str) -> int:
+        return imports[name] if name in imports else memory.c_function(name)
+
+    try:
+        mapping = memory.place(image, address)
+    except KeyError as missing:
+        raise ValueError(
+            f"cannot link generated code (please report this): nothing defines {missing}"
+        ) from None
     return Library({name: mapping.base + offset for name, offset in image.exports.items()}, (mapping, *keep))
 
 
@@ -320,17 +337,9 @@ def link(
     """
     outside = imports or {}
     try:
-        return load(
-            join([Piece(code) for code in objects], exports),
-            lambda name: outside[name] if name in outside else memory.c_function(name),
-            keep,
-        )
+        return load(join([Piece(code) for code in objects], exports), outside, keep)
     except UnsupportedError:
         return _link(objects, exports, outside, keep)
-    except KeyError as missing:
-        raise ValueError(
-            f"cannot link generated code (please report this): nothing defines {missing}"
-        ) from None
 
 
 def _link(

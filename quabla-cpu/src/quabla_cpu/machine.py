@@ -136,7 +136,7 @@ def recall() -> Machine | None:
     found = diskcache.get(diskcache.key("machine", mark)) if mark else None
     if found is None:
         return None
-    with contextlib.suppress(ValueError, EOFError, TypeError):  # of another version of Python, say
+    with contextlib.suppress(ValueError, EOFError, TypeError):  # written by another version of Python, say
         host, identity, check = marshal.loads(found)
         return Machine(Host(*host), identity, Image(*check))
     return None

@@ -11,7 +11,7 @@ from typing import Any
 from quabla_cpu.elf import UnsupportedError
 from quabla_cpu.image import PAGE, Image
 
-__all__ = ["Mapping", "c_function", "place"]
+__all__ = ["Mapping", "c_function", "is_c_function", "place"]
 
 # Of Linux on x86-64; other systems do not get this far, since their object files are not read.
 _READ_WRITE, _READ_EXECUTE = 1 | 2, 1 | 4
@@ -49,6 +49,14 @@ def c_function(name: str) -> int:
         raise KeyError(name) from None
     assert found is not None
     return found
+
+
+def is_c_function(name: str) -> bool:
+    """Whether the C library has a function of that name."""
+    try:
+        return bool(c_function(name))
+    except KeyError:
+        return False
 
 
 class Mapping:
