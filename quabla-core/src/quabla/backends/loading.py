@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quabla.backends.discovery import entry_points
 from quabla.backends.guard import GuardedBackend
 from quabla.errors import BackendError
 
@@ -73,40 +74,14 @@ class Loaded:
 
 
 def installed() -> Iterator[Source]:
-    """The plugins of the installed distributions, without importing any.
-
-    Metadata that cannot be read is a source that fails to load; that of distributions without the group is not parsed.
-    """
-    from importlib.metadata import distributions
-
+    """The plugins of the installed distributions, without importing any."""
     seen: set[tuple[str, str]] = set()
-    for dist in distributions():
-        try:
-            text = dist.read_text("entry_points.txt")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if not text or GROUP not in text:
-            continue
-        name = version = "unknown"
-        try:
-            name, version = dist.metadata["Name"], dist.metadata["Version"]
-            points = list(dist.entry_points.select(group=GROUP))
-        except Exception as e:
-            yield Source(name, _raiser(e), name, version)
-            continue
-        for point in points:
-            # A distribution that is found twice on the path is imported from the first place alone.
-            key = (re.sub(r"[-_.]+", "-", name).lower(), point.name)
-            if key not in seen:
-                seen.add(key)
-                yield Source(point.name, point.load, name, version, point.value)
-
-
-def _raiser(error: Exception) -> Callable[[], Any]:
-    def raise_it() -> Any:
-        raise error
-
-    return raise_it
+    for point in entry_points(GROUP):
+        # A distribution that is found twice on the path is imported from the first place alone.
+        key = (re.sub(r"[-_.]+", "-", point.distribution).lower(), point.name)
+        if key not in seen:
+            seen.add(key)
+            yield Source(point.name, point.load, point.distribution, point.version, point.value)
 
 
 def load(source: Source) -> Loaded:

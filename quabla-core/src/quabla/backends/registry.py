@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from quabla.backends.discovery import version
 from quabla.backends.guard import GuardedBackend
 from quabla.backends.loading import Loaded, Source, installed, load
 from quabla.errors import BackendError, UnsupportedOperationError
@@ -89,12 +90,7 @@ def _reference() -> Any:
 
 
 def _built_in() -> Source:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        number = version("quabla-core")
-    except PackageNotFoundError:  # used from a source folder
-        number = "unknown"
+    number = version("quabla-core") or "unknown"  # used from a source folder
     return Source(FALLBACK, _reference, "quabla-core", number, "quabla.backends.reference", built_in=True)
 
 
