@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
-from quabla.errors import ShapeError
+from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import floating_operand, operand, promote
 from quabla.ops.elementwise import add, mul, sub
 from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over
-from quabla.shapes import normalize_axis
+from quabla.shapes import normalize_axis, whole
 
 __all__ = ["diff", "meshgrid", "polyval", "trapezoid"]
 
@@ -42,7 +41,10 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     """
     x = floating_operand(x, "diff")
     a = normalize_axis(axis, x.ndim, "diff")
-    times = operator.index(n)
+    try:
+        times = whole(n)
+    except TypeError:
+        raise DtypeError(f"diff: n is one integer, got {n!r}") from None
     if not 0 <= times < x.shape[a]:
         raise ShapeError(
             f"diff: {n} differences of the {x.shape[a]} elements along axis {a} of {x.aval}: there must be more "
