@@ -14,10 +14,10 @@ import pytest
 import quabla as qb
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
+from quabla.decompose.replace import in_terms_of
 from quabla.ir.op import OPS
 from quabla.ir.stablehlo import literal
 from quabla.ir.stablehlo_rules import RULES
-from quabla.transforms.export import in_terms_of
 from quabla.transforms.programs import Program
 
 A = qb.array

@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
     "transforms": 7,
     "cache": 7,
     "dispatch": 7,
+    "decompose": 7,
     # 6: functions from Program to Program, what turns a call into a Program, and ops that hold programs, whose rules
     # are the transforms of those programs
     "control": 6,

@@ -36,6 +36,7 @@ class Point(NamedTuple):
     load: Callable[[], Any]
 
 
+_METADATA = (".dist-info", ".egg-info")
 _VALUE = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\]\s*)?")
 
 
@@ -104,11 +105,13 @@ def _metadata_folders() -> list[str]:
             continue
         except OSError as error:  # an archive, for example
             raise _UnusualError from error
-        if entry.endswith(".egg") or any(name.endswith(".egg") for name in names):
+        for name in names:
+            if name.endswith(_METADATA):
+                found.append(os.path.join(entry, name))
+            elif name.endswith(".egg"):
+                raise _UnusualError
+        if entry.endswith(".egg"):
             raise _UnusualError
-        found += [
-            os.path.join(entry, name) for name in names if name.lower().endswith((".dist-info", ".egg-info"))
-        ]
     return found
 
 

@@ -6,7 +6,7 @@ loops included, before anything is sent to a device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from quabla.errors import UnsupportedOperationError
@@ -95,15 +95,18 @@ the function on another device (quabla.devices() lists them)
             )
 
 
-def refuse(node: Node, device: str, known: Collection[str] = ()) -> NoReturn:
+def refuse(node: Node, device: str, decomposed: bool = False) -> NoReturn:
     """Raise the error for a node whose op a device lacks.
 
     Args:
         node: the node.
         device: the device.
-        known: ops that the op was tried to be decomposed into, if it was.
+        decomposed: whether it was tried to express the op by others, in vain.
+
+    Raises:
+        UnsupportedOperationError: always.
     """
-    tried = f", nor for those that it decomposes into, with {len(known)} ops to choose from" if known else ""
+    tried = ", nor for all of what it consists of" if decomposed else ""
     raise UnsupportedOperationError(
         f"{node.op.name}: device {device!r} has no code for this operation on {_operands(node)}{tried}; run the "
         "function on another device (quabla.devices() lists them)",

@@ -15,7 +15,7 @@ from quabla.ir.program import Program
 from quabla.testing import table
 from quabla.testing.checks import Check
 from quabla.testing.numeric import MismatchError, assert_close
-from quabla.testing.table import BATCH, Case, run_reference, types_of
+from quabla.testing.table import BATCH, Case, other_operands, run_reference, types_of
 from quabla.testing.target import TOLERANCES, Target
 from quabla.transforms import batch, forward, reverse
 
@@ -102,7 +102,8 @@ def _batched(case: Case, target: Target) -> None:
     """The op mapped over all operands."""
     x = case.operands()
     program = batch.vmap(case.program(), [True] * len(x), BATCH)[0]
-    stacked = [np.stack([np.roll(a, k) for k in range(BATCH)]) for a in x]
+    lanes = [x, *(other_operands(case, k) for k in range(1, BATCH))]
+    stacked = [np.stack(each) for each in zip(*lanes, strict=True)]
     _compare(f"{case} mapped", target, program, stacked, "batch")
 
 

@@ -113,9 +113,9 @@ class Program:
         dialect that goes with it. What neither has (complete pivoting, in derivatives of `det`) is a `custom_call` of
         a target whose name begins with `quabla.`, which only Quabla can run.
         """
+        from quabla.decompose.replace import in_terms_of
         from quabla.ir.stablehlo import stablehlo_text
         from quabla.ir.stablehlo_rules import RULES
-        from quabla.transforms.export import in_terms_of
 
         return stablehlo_text(in_terms_of(self.graph, RULES), self.name)
 
