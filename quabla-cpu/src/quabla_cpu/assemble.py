@@ -12,9 +12,9 @@ from quabla.lowering.fuse import Plan
 from quabla_cpu import blas, codegen, engine, lapack, positions, regions, running, sorting, vectormath
 from quabla_cpu.codegen import ENTRY, Generated
 from quabla_cpu.costs import costs_of
-from quabla_cpu.elf import UnsupportedError
 from quabla_cpu.gemm import PRODUCT
-from quabla_cpu.image import Piece, join
+from quabla_cpu.image import UnsupportedError
+from quabla_cpu.joining import Piece, join
 from quabla_cpu.lower import knows, plan_of
 from quabla_cpu.sharing import Compiled, shared
 

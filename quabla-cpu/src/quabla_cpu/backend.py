@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from quabla.arrays.tensor import Tensor
 from quabla.backends.protocol import Costs
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla_cpu import engine, records
-from quabla_cpu.elf import UnsupportedError
 from quabla_cpu.executable import ENTRY, CpuExecutable
+from quabla_cpu.image import UnsupportedError
 from quabla_cpu.records import Layout, Record
 from quabla_cpu.selftest import code_runs
 from quabla_cpu.sharing import Compiled, shared
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CpuBackend", "CpuLowered", "build"]
 
 
-@dataclass(frozen=True)
-class CpuLowered:
+class CpuLowered(NamedTuple):
     """A program that this backend has accepted, not yet compiled.
 
     Attributes:

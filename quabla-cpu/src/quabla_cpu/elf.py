@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from quabla_cpu.image import UnsupportedError
+
 __all__ = [
     "ABS64",
     "GOT_RELATIVE",
@@ -18,7 +20,6 @@ __all__ = [
     "ObjectFile",
     "Relocation",
     "Section",
-    "UnsupportedError",
     "read",
 ]
 
@@ -35,10 +36,6 @@ _PROGBITS, _SYMTAB, _RELA, _NOBITS, _REL, _UNWIND = 1, 2, 4, 8, 9, 0x70000001
 _WRITE, _ALLOC, _EXECUTE, _TLS = 1, 2, 4, 0x400
 _UNDEFINED, _RESERVED = 0, 0xFF00
 _NOTYPE, _OBJECT, _FUNCTION, _SECTION_SYMBOL, _FILE = 0, 1, 2, 3, 4
-
-
-class UnsupportedError(Exception):
-    """An object file holds something that is not known here."""
 
 
 class Relocation(NamedTuple):

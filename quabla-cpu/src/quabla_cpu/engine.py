@@ -20,8 +20,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from . import diskcache, machine, memory
-from .elf import UnsupportedError
-from .image import Image, Piece, join
+from .image import Image, UnsupportedError
 from .machine import Host
 
 __all__ = [
@@ -186,7 +185,7 @@ def remember(code: bytes, symbol: str) -> None:
     """
     engine = _get_engine()
     try:
-        image = join([Piece(code)], [symbol])
+        image = _join([code], [symbol])
     except UnsupportedError:
         return  # later processes will need LLVM to link
     machine.remember(machine.Machine(engine.host, engine.identity, image))
@@ -337,9 +336,16 @@ def link(
     """
     outside = imports or {}
     try:
-        return load(join([Piece(code) for code in objects], exports), outside, keep)
+        return load(_join(objects, exports), outside, keep)
     except UnsupportedError:
         return _link(objects, exports, outside, keep)
+
+
+def _join(objects: Sequence[bytes], exports: Sequence[str]) -> Image:
+    with no_fork():
+        from .joining import Piece, join  # which a process that only loads does without
+
+    return join([Piece(code) for code in objects], exports)
 
 
 def _link(

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from quabla_cpu.elf import UnsupportedError
-from quabla_cpu.image import PAGE, Image
+from quabla_cpu.image import PAGE, Image, UnsupportedError
 
 __all__ = ["Mapping", "c_function", "is_c_function", "place"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import marshal
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,7 @@ class Layout(NamedTuple):
     workspace_nbytes: int
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A compiled program.
 
     Attributes:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from quabla_cpu import engine
-from quabla_cpu.elf import UnsupportedError
+from quabla_cpu.image import UnsupportedError
 
 __all__ = ["code_runs"]
 

@@ -57,13 +57,15 @@ def entry_points(group: str) -> Iterator[Point]:
         for dist in distributions():
             yield from _unusual(dist, group)
         return
+    sought = group.encode()
     for folder in folders:
         try:
-            with open(f"{folder}/entry_points.txt", encoding="utf-8") as file:
-                text = file.read()
+            with open(f"{folder}/entry_points.txt", "rb", buffering=0) as file:
+                content = file.read()
+            if sought not in content:
+                continue
+            text = content.decode()
         except (OSError, UnicodeDecodeError):
-            continue
-        if group not in text:
             continue
         try:
             points = _points(folder, text, group)
