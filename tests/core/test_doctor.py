@@ -33,12 +33,6 @@ class Lying(Cpu):
         return build(lowered.program, lambda node: lambda *arrays: np.zeros_like(arrays[0]))
 
 
-class Future(Cpu):
-    @property
-    def capabilities(self) -> Any:
-        return super().capabilities.model_copy(update={"hookspec": 99})
-
-
 class Refusing(Cpu):
     def lower(self, program: Any, device: str) -> Any:
         raise RuntimeError("no such instruction")
@@ -106,7 +100,6 @@ def test_core_alone_works_and_says_what_to_install(capsys: Any) -> None:
         (None, "nothing to run on"),
         (BackendUnavailable("no driver", "install the driver"), "remedy: install the driver"),
         (Lying(), "came out as [0.0, 0.0, 0.0, 0.0, 0.0]"),
-        (Future(), "made for hook version 99"),
         (Refusing(), "RuntimeError: no such instruction"),
         (Undescribed(), "RuntimeError: no description"),
     ],

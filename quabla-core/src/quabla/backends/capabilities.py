@@ -9,14 +9,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from quabla.backends.hookspec import HOOKSPEC_VERSION
-
 __all__ = ["CONTROL_FLOW", "LINALG", "BackendCapabilities"]
 
 CONTROL_FLOW = frozenset(("cond", "scan", "while"))
 """The ops that hold programs and cannot be replaced by them: branches and loops."""
 
-LINALG = frozenset("cholesky det eliminate lu lu_det lu_solve slogdet solve triangular_solve".split())
+LINALG = frozenset("cholesky det eigh eliminate lu lu_det lu_solve slogdet solve triangular_solve".split())
 """The matrix factorisations and solvers."""
 
 Dtype = Literal["float64", "float32", "bool", "int64"]
@@ -26,7 +24,6 @@ class BackendCapabilities(BaseModel):
     """What a backend can do. Immutable; unknown fields are refused.
 
     Attributes:
-        hookspec: the version of the hooks and protocols that the backend was written for.
         dtypes: the element types that programs may use.
         ops: the names of the ops that it runs, by rules of its own or by decomposing them. What is not among them is
             refused by `lower`, wherever in a program it stands.
@@ -56,7 +53,6 @@ class BackendCapabilities(BaseModel):
     linalg: tuple[str, ...] = ()
     training: tuple[str, ...] = ("any",)
     determinism: Literal["bitwise", "none"] = "none"
-    hookspec: int = Field(default=HOOKSPEC_VERSION, ge=1)
 
     @model_validator(mode="before")
     @classmethod

@@ -47,8 +47,8 @@ ADVICE: Mapping[str, str] = {
     "cpu": "install quabla-cpu from the same checkout or the same folder of wheels as quabla-core, for example: "
     "python -m pip install ./quabla-core ./quabla-cpu",
     "cuda": "NVIDIA GPUs need a distribution quabla-cuda, which this version of Quabla does not come with",
-    "mlx": "Apple GPUs need a distribution quabla-mlx, which this version of Quabla does not come with (the "
-    "distribution of that name on a public index is by other authors)",
+    "mlx": "GPUs of Apple need quabla-mlx: install it from the same checkout or the same folder of wheels as "
+    "quabla-core, for example: python -m pip install ./quabla-core ./quabla-mlx",
 }
 
 
@@ -68,6 +68,7 @@ class PluginReport:
         names: the public names that it adds.
         traceback: where it failed, as text.
         built_in: whether it is part of Quabla's core.
+        hookspec: the version of the backend hooks that it was written for, where it says so.
     """
 
     name: str
@@ -81,6 +82,7 @@ class PluginReport:
     names: tuple[str, ...]
     traceback: str
     built_in: bool
+    hookspec: int | None = None
 
 
 def _reference() -> Any:
@@ -192,9 +194,10 @@ class Registry:
             )
         plugin = self.loaded(rivals[0])
         if plugin.state == "broken":
+            remedy = f"; {plugin.remedy}" if plugin.remedy else ""
             raise BackendError(
                 f"{where}: the device {device!r} cannot be used: its plugin {plugin.source.label} is broken: "
-                f"{plugin.reason}. `python -m quabla doctor` shows where",
+                f"{plugin.reason}{remedy}. `python -m quabla doctor` shows where",
                 plugin=plugin.source.label,
             ) from plugin.error
         if plugin.state == "unavailable":
@@ -261,6 +264,7 @@ def _report(plugin: Loaded) -> PluginReport:
         names=tuple(plugin.names),
         traceback=plugin.trace,
         built_in=source.built_in,
+        hookspec=plugin.hookspec,
     )
 
 

@@ -67,7 +67,7 @@ class Lowered:
 
     def as_device_text(self) -> str:
         """What the device will compile, in its backend's own form (LLVM code on the CPU)."""
-        return self._lowered.as_text()  # type: ignore[no-any-return]
+        return self._backend.as_text(self._lowered)  # type: ignore[no-any-return]
 
     def as_stablehlo(self) -> str:
         """The traced program as a StableHLO module in MLIR's text form; see `Program.as_stablehlo`."""
