@@ -16,6 +16,7 @@ __all__ = ["Mapping", "c_function", "is_c_function", "place"]
 _READ_WRITE, _READ_EXECUTE = 1 | 2, 1 | 4
 _PRIVATE_ANONYMOUS = 0x02 | 0x20
 _FAILED = ctypes.c_void_p(-1).value
+_ADDRESS = (1 << 64) - 1
 
 _libc: Any = None
 
@@ -92,9 +93,9 @@ def place(image: Image, address: Callable[[str], int]) -> Mapping:
     mapping = Mapping(base, size, libc.munmap)
     content = bytearray(image.content)
     for offset, target in image.inner:
-        struct.pack_into("<Q", content, offset, base + target)
+        struct.pack_into("<Q", content, offset, (base + target) & _ADDRESS)
     for offset, symbol, addend in image.outer:
-        struct.pack_into("<Q", content, offset, (address(symbol) + addend) & 0xFFFFFFFFFFFFFFFF)
+        struct.pack_into("<Q", content, offset, (address(symbol) + addend) & _ADDRESS)
     ctypes.memmove(base, bytes(content), len(content))
     code = image.writable + -image.writable % PAGE
     if libc.mprotect(base, code, _READ_EXECUTE):
