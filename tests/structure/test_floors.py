@@ -157,7 +157,7 @@ def test_the_walk_finds_what_it_should(name: str, is_package: bool, source: str,
 
 def test_backends_import_no_other_backend_and_the_core_none() -> None:
     packages = {path.name: path for path in ROOT.glob("quabla-*/src/quabla*") if path.is_dir()}
-    assert {"quabla", "quabla_cpu"} <= set(packages)
+    assert {"quabla", "quabla_cpu", "quabla_mlx"} <= set(packages)
     crossing = []
     for package, folder in packages.items():
         foreign = set(packages) - {package, "quabla"}
