@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from quabla.lowering.fuse import Plan
-from quabla_cpu import blas, codegen, engine, lapack, positions, regions, running, sorting, vectormath
+from quabla_cpu import blas, codegen, engine, lapack, positions, regions, running, sorting, spectral, vectormath
 from quabla_cpu.codegen import ENTRY, Generated
 from quabla_cpu.costs import costs_of
 from quabla_cpu.gemm import PRODUCT
@@ -20,7 +20,7 @@ from quabla_cpu.sharing import Compiled, shared
 
 __all__ = ["compile_program", "costs_of", "generate", "knows", "plan_of"]
 
-ROUTINE_MODULES = (regions, lapack, positions, running, sorting)  # imported for what they register
+ROUTINE_MODULES = (regions, lapack, positions, running, sorting, spectral)  # imported for what they register
 
 
 def generate(plan: Plan, vector_bytes: int | None = None) -> Generated:
