@@ -9,7 +9,18 @@ from __future__ import annotations
 from functools import partial
 
 from quabla.lowering.fuse import Plan
-from quabla_cpu import blas, codegen, engine, lapack, positions, regions, running, sorting, spectral, vectormath
+from quabla_cpu import (
+    blas,
+    codegen,
+    engine,
+    lapack,
+    positions,
+    regions,
+    running,
+    sorting,
+    spectral,
+    vectormath,
+)
 from quabla_cpu.codegen import ENTRY, Generated
 from quabla_cpu.costs import costs_of
 from quabla_cpu.gemm import PRODUCT
