@@ -272,7 +272,7 @@ trainer = qb.optim.Trainer(lambda w, v: qb.mean((qb.sin(w * v) - v) ** 2), qb.ar
 for _ in range(3):
     trainer.step()
 print("trainer", trainer.params.numpy().tobytes().hex())
-print(qb.devices(), file=sys.stderr)
+print("cpu" in qb.devices(), file=sys.stderr)
 print("llvmlite" in sys.modules, file=sys.stderr)
 """
 
@@ -280,8 +280,8 @@ print("llvmlite" in sys.modules, file=sys.stderr)
 @keeps_programs
 def test_a_second_process_runs_the_same_code_without_llvm(folder, run_python):
     first, second = run_python(PROGRAMS), run_python(PROGRAMS)
-    assert first.stderr.split() == ["['cpu']", "True"]
-    assert second.stderr.split() == ["['cpu']", "False"]
+    assert first.stderr.split() == ["True", "True"]
+    assert second.stderr.split() == ["True", "False"]
     assert second.stdout == first.stdout and first.stdout.count("\n") >= 9
 
 
