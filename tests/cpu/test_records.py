@@ -18,9 +18,13 @@ from quabla_cpu.backend import CpuBackend
 from quabla_cpu.fingerprint import fingerprint
 
 BACKEND = CpuBackend()
-keeps_programs = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64", reason="other systems keep object code alone"
-)
+keeps_programs = pytest.mark.usefixtures("keeping")
+
+
+@pytest.fixture
+def keeping():
+    if machine.stamp() is None:
+        pytest.skip("other systems keep object code alone, and so does a process older than a file of Quabla")
 
 
 @pytest.fixture
@@ -174,15 +178,34 @@ def test_a_change_to_any_file_of_code_changes_the_stamp(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "a.py").write_text("x = 1\n")
     (tmp_path / "inner" / "b.py").write_text("x = 1\n")
-    seen = {machine._files(str(tmp_path), nested=True)}
+
+    def line():
+        return machine._files(str(tmp_path), nested=True)[0]
+
+    seen = {line()}
     os.utime(tmp_path / "inner" / "b.py", (1e9, 1e9))
-    seen.add(machine._files(str(tmp_path), nested=True))
+    seen.add(line())
     (tmp_path / "a.py").write_text("x = 12\n")
     os.utime(tmp_path / "a.py", (1e9, 1e9))
-    seen.add(machine._files(str(tmp_path), nested=True))
+    seen.add(line())
+    assert machine._files(str(tmp_path), nested=True)[1] == 1e9
     (tmp_path / "c.py").write_text("")
-    seen.add(machine._files(str(tmp_path), nested=True))
+    seen.add(line())
     assert len(seen) == 4
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="other systems keep object code alone"
+)
+def test_a_process_older_than_its_files_keeps_nothing(run_python):
+    code = (
+        "import time; from quabla_cpu import machine; print(abs(time.time() - machine._started()) < 60)\n"
+        "print(machine.stamp() is None); machine.stamp.cache_clear()\n"
+        "files = machine._files; now = time.time()\n"
+        "machine._files = lambda *a, **k: (files(*a, **k)[0], now)\n"
+        "print(machine.stamp() is None); machine.stamp.cache_clear(); now += 1e6; print(machine.stamp() is None)"
+    )
+    assert run_python(code).stdout.split() == ["True", "False", "True", "False"]
 
 
 @keeps_programs
