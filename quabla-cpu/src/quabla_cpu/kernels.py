@@ -7,7 +7,6 @@ must be inside of.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from quabla.arrays.tensor import Tensor
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Buffer, Kernel, Load, Reduce, Scalar, Store
-from quabla_cpu import text
+from quabla_cpu import diskcache, text
 from quabla_cpu.pointwise import POINTWISE, maximum, minimum, register_type
 from quabla_cpu.schedule import Schedule, schedules
 from quabla_cpu.text import Builder, Value
@@ -67,7 +66,7 @@ class Code:
 
     def function(self, module: str) -> str:
         """The symbol by which to call the function that a module of its own defines; known by the module's text."""
-        symbol = f"quabla_{hashlib.sha256(module.encode()).hexdigest()[:24]}"
+        symbol = f"quabla_{diskcache.digest(module.encode())}"
         self.functions[symbol] = module
         return symbol
 
