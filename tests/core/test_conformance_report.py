@@ -427,7 +427,7 @@ def test_capabilities_agree_with_themselves() -> None:
 
 def test_the_lists_of_kinds_of_ops_are_complete() -> None:
     """Every op of the files on linear algebra is in one list, every region with programs of its own in the other."""
-    files = ("linalg", "factor", "determinant")
+    files = ("linalg", "factor", "determinant", "spectral")
     assert set(OPS) >= LINALG | CONTROL_FLOW
     for name, op in OPS.items():
         if op.samples is not None and op.infer.__module__.removeprefix("quabla.ops.") in files:

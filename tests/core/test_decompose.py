@@ -29,7 +29,7 @@ from quabla.testing.table import cases, run_reference, tensors
 
 FEW = """full constant add mul div exp log sin cos sqrt power arctan2 erf erfc floor fmod where astype equal less
 logical_and logical_not reshape transpose broadcast slice pad reduce_sum reduce_max reduce_all gather
-scatter_add triangular_solve cholesky eliminate cond scan while""".split()
+scatter_add triangular_solve cholesky eliminate eigh cond scan while""".split()
 
 
 class Minimal(ReferenceBackend):
