@@ -14,7 +14,7 @@ from quabla.backends.protocol import Costs
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla.lowering import fuse
-from quabla_cpu import blas, engine, lapack, positions, regions, running, sorting, vectormath
+from quabla_cpu import blas, engine, lapack, pool, positions, regions, running, sorting, vectormath
 from quabla_cpu.codegen import ENTRY, Generated, generate
 from quabla_cpu.costs import costs_of
 from quabla_cpu.executable import CpuExecutable
@@ -149,6 +149,9 @@ def compile_program(generated: Generated) -> Compiled:
         keep.append(product)
     for name in generated.blas:
         imports[name] = blas.address(name)
+    if generated.parallel:
+        pool.ensure()
+        imports[pool.PARALLEL] = pool.address()
     for symbol, tensor in generated.constants:
         imports[symbol] = tensor.address
         keep.append(tensor)

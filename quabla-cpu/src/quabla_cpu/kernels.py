@@ -175,10 +175,17 @@ def store(b: Builder, d: dtype, x: Value, address: Value, stride: int = 1) -> No
         b.store(b.extract(x, lane), b.gep(_MEMORY[d.name], address, lane * stride) if lane else address)
 
 
-def write_kernel(code: Code, kernel: Kernel) -> None:
-    """Write the loops of a kernel."""
+def write_kernel(code: Code, kernel: Kernel, start: tuple[int, Value] | None = None) -> None:
+    """Write the loops of a kernel.
+
+    Args:
+        code: the function being written.
+        kernel: what to compute.
+        start: an axis of the domain, and the index along it at which the kernel begins. Private buffers begin there,
+            too.
+    """
     for schedule in schedules(kernel, code.vector_bytes):
-        _Nest(code, schedule).write()
+        _Nest(code, schedule, start).write()
 
 
 def _inside(e: Load | Store | Reduce) -> bool:
@@ -217,9 +224,10 @@ class _Folding:
 class _Nest:
     """One loop nest being written."""
 
-    def __init__(self, code: Code, schedule: Schedule) -> None:
+    def __init__(self, code: Code, schedule: Schedule, start: tuple[int, Value] | None) -> None:
         self.code, self.b = code, code.b
         self.s = schedule
+        self.start = start
         self.domain, self.body = schedule.kernel.domain, schedule.kernel.body
         self.axis, self.lanes, self.starts, self.order = (
             schedule.axis,
@@ -285,6 +293,10 @@ class _Nest:
                 self.addresses[i] = (
                     self.b.gep(kind, base, e.offset, inbounds=_inside(e)) if e.offset else base
                 )
+        if self.start is not None:
+            self._advance(*self.start, still="private")
+        # Whether what lies at a place in memory is the same for every call of this code: then registers may stand for it.
+        self.fixed = not self.order and self.start is None
         if self.s.tiles == 1 and self.axis >= 0:
             self._static_masks()
         self._inside(0, {})
@@ -342,15 +354,15 @@ class _Nest:
             flags = ", ".join(["i1 false" if lane < count else "i1 true" for lane in range(self.lanes)])
             self.masks[-1] = Value(f"<{flags}>", f"<{self.lanes} x i1>")
 
-    def _advance(self, axis: int, index: Value) -> None:
-        """Addresses for this index of a loop."""
+    def _advance(self, axis: int, index: Value, still: str = "") -> None:
+        """Addresses for this index of a loop, of all buffers but those of the kind `still`."""
         scaled: dict[int, Value] = {1: index}
         addresses = dict(self.addresses)
         same: dict[Any, Value] = {}
         for i, address in addresses.items():
             e: Any = self.body[i]
             stride = e.strides[axis]
-            if not stride:
+            if not stride or e.buffer.kind == still:
                 continue
             kind = _MEMORY[e.buffer.dtype.name]
             key = address.name, stride, kind, _inside(e)
@@ -396,7 +408,7 @@ class _Nest:
         if e.bounds:
             return self._load_within(i, e)
         if not self.varies[i]:
-            if any(e.strides):
+            if any(e.strides) or self.start is not None:
                 return load(b, d, self.addresses[i])
             x = self.code.element(e.buffer, e.offset)
             if x is None:
@@ -406,10 +418,10 @@ class _Nest:
         out = []
         for start in self.starts:
             at = e.offset + start * stride
-            x = None if self.order else self.code.vector(e.buffer, at, stride, self.lanes)
+            x = self.code.vector(e.buffer, at, stride, self.lanes) if self.fixed else None
             if x is None:
                 x = load(b, d, self._at(i, e, start), self.lanes, stride)
-                if not self.order:
+                if self.fixed:
                     self.code.keep(e.buffer, at, stride, x)
             out.append(x)
         return out
@@ -509,14 +521,15 @@ class _Nest:
         if self.axis < 0:
             self.code.written(e, range(e.offset, e.offset + 1))
             store(self.b, d, self.values[e.value], self.addresses[i])
-            self.code.known[e.buffer, e.offset] = self.values[e.value]
+            if self.fixed:
+                self.code.known[e.buffer, e.offset] = self.values[e.value]
             return
         stride = e.strides[self.axis]
         reach = self.domain[self.axis] * stride
         self.code.written(e, None if self.order or not stride else range(e.offset, e.offset + reach, stride))
         for start, x in zip(self.starts, self._vector(e.value), strict=True):
             store(self.b, d, x, self._at(i, e, start), stride)
-            if not self.order:
+            if self.fixed:
                 self.code.keep(e.buffer, e.offset + start * stride, stride, x)
 
     # --- reductions -----------------------------------------------------------------------------------------------
@@ -563,17 +576,32 @@ class _Nest:
             combine = fold.combine(b)
             while len(xs) > 1:  # pairwise
                 xs = [combine(*xs[j : j + 2]) if j + 1 < len(xs) else xs[j] for j in range(0, len(xs), 2)]
-            x = fold.across(b, xs[0])
-            if fold.type == "double":
-                x = b.fptrunc(x, register_type(d))
+            x = self._summed(e, fold, fold.across(b, xs[0]), self.addresses[i], 1, None)
             store(b, d, x, self.addresses[i])
-            if level == 0:
+            if level == 0 and self.start is None:
                 self.code.known[e.buffer, e.offset] = x
             return
         stride = e.strides[self.axis] if self.axis >= 0 else 0
-        for start, x in zip(self.starts, xs, strict=True):
-            if fold.type == "double":
-                x = b.fptrunc(x, register_type(d))
-            store(b, d, x, self._at(i, e, start), stride)
-            if not self.order:
+        for start, x, again in zip(self.starts, xs, self.masks, strict=True):
+            at = self._at(i, e, start)
+            x = self._summed(e, fold, x, at, stride, again)
+            store(b, d, x, at, stride)
+            if self.fixed:
                 self.code.keep(e.buffer, e.offset + start * stride, stride, x)
+
+    def _summed(
+        self, e: Reduce, fold: _Folding, x: Value, address: Value, stride: int, again: Value | None
+    ) -> Value:
+        """The result of a reduction as it is stored, with what is there already where that counts, too.
+
+        Lanes in `again` were stored a moment ago, with that.
+        """
+        b, d = self.b, e.buffer.dtype
+        if e.more:
+            before = load(b, d, address, text.lanes(x.type), stride)
+            if fold.type == "double" and d.name == "float32":
+                before = b.fpext(before, "double")
+            x = fold.combine(b)(before, x)
+            if again is not None:
+                x = b.select(again, before, x)
+        return b.fptrunc(x, register_type(d)) if fold.type == "double" else x
