@@ -33,7 +33,7 @@ _IN_PLACE = 64  # multiplications that are written into the program itself
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
 _FAR = 1024  # bytes between vectors from which they are packed where they are used often
-_PANEL = 64 << 10  # bytes that may be packed, on the native stack
+_PANEL = 128 << 10  # bytes that may be packed, on the native stack
 
 
 @dataclass(frozen=True)

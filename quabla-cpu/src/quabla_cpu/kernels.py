@@ -295,7 +295,7 @@ class _Nest:
                 )
         if self.start is not None:
             self._advance(*self.start, still="private")
-        # Whether what lies at a place in memory is the same for every call of this code: then registers may stand for it.
+        # Whether a place in memory is the same on every call of this code: then registers may stand for it.
         self.fixed = not self.order and self.start is None
         if self.s.tiles == 1 and self.axis >= 0:
             self._static_masks()
@@ -582,19 +582,19 @@ class _Nest:
                 self.code.known[e.buffer, e.offset] = x
             return
         stride = e.strides[self.axis] if self.axis >= 0 else 0
-        for start, x, again in zip(self.starts, xs, self.masks, strict=True):
+        for start, x, new in zip(self.starts, xs, self.masks, strict=True):
             at = self._at(i, e, start)
-            x = self._summed(e, fold, x, at, stride, again)
+            x = self._summed(e, fold, x, at, stride, new)
             store(b, d, x, at, stride)
             if self.fixed:
                 self.code.keep(e.buffer, e.offset + start * stride, stride, x)
 
     def _summed(
-        self, e: Reduce, fold: _Folding, x: Value, address: Value, stride: int, again: Value | None
+        self, e: Reduce, fold: _Folding, x: Value, address: Value, stride: int, new: Value | None
     ) -> Value:
         """The result of a reduction as it is stored, with what is there already where that counts, too.
 
-        Lanes in `again` were stored a moment ago, with that.
+        Lanes that are not `new` were stored a moment ago, with that.
         """
         b, d = self.b, e.buffer.dtype
         if e.more:
@@ -602,6 +602,6 @@ class _Nest:
             if fold.type == "double" and d.name == "float32":
                 before = b.fpext(before, "double")
             x = fold.combine(b)(before, x)
-            if again is not None:
-                x = b.select(again, before, x)
+            if new is not None:
+                x = b.select(new, x, before)
         return b.fptrunc(x, register_type(d)) if fold.type == "double" else x

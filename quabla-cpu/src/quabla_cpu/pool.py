@@ -35,8 +35,8 @@ The function is `void (ptr context, i64 index, i64 slot)`. Slots number the thre
 """
 
 _RECORD = "quabla_pool"
-# Word numbers. `_NEXT` holds the number of the job in its upper and what is left to do in its lower half: a thread takes
-# a piece by lowering it, and can only succeed while the job is the one whose function it has read.
+# Word numbers. `_NEXT` holds the number of the job in its upper half and what is left to do in its lower. A thread
+# takes a piece by lowering it, which succeeds only while the job is the same; until that piece is done, it stays so.
 _NEXT, _DONE, _BUSY, _SLOTS, _SLEEPERS = 0, 8, 16, 24, 32
 _FUNCTION, _CONTEXT, _COUNT, _WORKERS = 40, 41, 42, 43
 _MUTEX, _CONDITION = 48, 64

@@ -35,7 +35,8 @@ def get_num_threads() -> int:
     global _count
     if _count is None:
         given = os.environ.get(_VARIABLE, "").strip()
-        _count = _checked(f"the environment variable {_VARIABLE}", given) if given else _processors()
+        number = int(given) if given.isdecimal() else given
+        _count = _checked(f"the environment variable {_VARIABLE}", number) if given else _processors()
     return _count
 
 
@@ -73,8 +74,8 @@ def on_change(listener: Callable[[int], None]) -> None:
 
 def _checked(where: str, given: Any) -> int:
     try:
-        n = int(given) if isinstance(given, str) else operator.index(given)
-    except (TypeError, ValueError):
+        n = operator.index(given)
+    except TypeError:
         n = 0
     if isinstance(given, bool) or not 1 <= n <= _MOST:
         raise DtypeError(

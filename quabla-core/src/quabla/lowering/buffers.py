@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quabla.lowering.loops import Buffer, Call, Kernel, Load, Panel, Product, Reduce, Step, Store
+from quabla.lowering.loops import Buffer, Call, Load, Panel, Product, Reduce, Step, Store
 
 __all__ = ["ALIGNMENT", "aligned", "assign", "touched"]
 

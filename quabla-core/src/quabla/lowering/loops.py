@@ -184,8 +184,9 @@ class Panel:
     """Steps that treat the rows of their arrays alike, done for some rows at a time.
 
     The rows are divided into spans that can be computed side by side, a span into passes over `chunk` rows. What the
-    passes of a span sum up, they sum up in a part of a buffer that is the span's own; the sums of all spans are combined
-    by a kernel after the panel. Spans and passes depend on the sizes of the program alone, and so do the results.
+    passes of a span sum up, they sum up in a part of a buffer that is the span's own; the sums of all spans are
+    combined by a kernel after the panel. Spans and passes depend on the sizes of the program alone, and so do the
+    results.
 
     Attributes:
         rows: how many rows there are.

@@ -1,12 +1,12 @@
 """Steps that treat rows alike, put together: a few rows go through all of them before the next ones do.
 
 A network on 2,048 points is a long row of products and kernels, each over arrays of 2,048 rows. One after another they
-stream megabytes through the caches. Taken 64 rows at a time, what one step leaves for the next stays in the cache of the
-core that computes it, and spans of rows are independent work for several threads. What is summed over rows, such as the
-gradient of a weight, is summed for each span apart and then over the spans.
+stream megabytes through the caches. Taken 64 rows at a time, what one step leaves for the next stays in the cache of
+the core that computes it, and spans of rows are independent work for several threads. What is summed over rows, such as
+the gradient of a weight, is summed for each span apart and then over the spans.
 
-`in_panels` finds the number of rows that most of the work has in common, collects the steps that have it, and leaves the
-others before or after them as their operands demand. What remains is searched again with other numbers, and at last
+`in_panels` finds the number of rows that most of the work has in common, collects the steps that have it, and leaves
+the others before or after them as their operands demand. What remains is searched again with other numbers, and at last
 every large step on its own. Sizes decide, never a clock or the number of threads, so a program has one result.
 """
 
@@ -86,7 +86,8 @@ def _divided(steps: list[Step], temporary: Temporary, readers: dict[Buffer, int]
 
 _SLOW = frozenset((
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "sigmoid",
-    "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc", "power", "cbrt",
+    "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc", "power",
+    "cbrt",
 ))  # fmt: skip
 
 
@@ -251,7 +252,7 @@ def _panel(group: _Group, temporary: Temporary, readers: dict[Buffer, int]) -> l
 
 
 def _dividing(count: int, most: int) -> int:
-    """The rows of a pass, at most `most`: whole vectors and no rest, if there is such a number that is not much less."""
+    """The rows of a pass, at most `most`: whole vectors and no rest, if a number not much less does."""
     sizes = range(most, max(most // 2, 1) - 1, -1)
     return min(sizes, key=lambda n: (count % n != 0, n % 8 != 0, -n))
 
@@ -307,9 +308,13 @@ def _made(
     temporary: Temporary,
     private: Sequence[Buffer],
 ) -> list[Step]:
+    while chunk < 2 or count % chunk == 1:  # kernels know no axis of extent 1
+        chunk += 1
     whole, left = divmod(count, chunk)
-    passes = -(-whole // spans)
+    passes = max(1, -(-whole // spans))
     spans = -(-whole // passes) + (left > 0)
+    if spans < 2:
+        return [step for step, _ in members]
     sums = _sums(members)
     parts = {b: temporary(d, spans * b.size) for b, (_, d) in sums.items()}
     for b in private:

@@ -93,7 +93,7 @@ def _within(buffer: Buffer, offset: int, extents: list[tuple[int, int]], pace: i
         return False
     low = offset + sum(min(0, (n - 1) * s) for n, s in extents)
     high = offset + sum(max(0, (n - 1) * s) for n, s in extents)
-    return 0 <= low and high < pace
+    return low >= 0 and high < pace
 
 
 def take(step: Kernel | Product, rows: Rows, count: int, parts: dict[Buffer, Buffer]) -> Kernel | Product:
