@@ -1,6 +1,6 @@
 """The checks of this repository, one session each; `python -m nox --list` shows them.
 
-The sessions `core`, `cpu`, `reference` and `peers` exist once per Python version, the others once. Arguments
+The sessions `core`, `cpu`, `mlx`, `reference` and `peers` exist once per Python version, the others once. Arguments
 after `--` go to pytest: `python -m nox -s cpu-3.12 -- -m "not slow"`. The GitHub workflow takes its matrix
 from the list of sessions, so a new session needs no second entry.
 """
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent
 PYTHONS = ("3.11", "3.12", "3.13")
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 VERSION = PROJECT["project"]["version"]
-DISTRIBUTIONS = ("quabla-core", "quabla-cpu")
+DISTRIBUTIONS = ("quabla-core", "quabla-cpu", "quabla-mlx")
 # How a test file says that it compares with another library.
 PEER = re.compile(r"""importorskip\(["']jax["'.]""")
 EXAMPLE_BACKEND = ROOT / "examples" / "quabla-reference-backend"
@@ -63,6 +63,14 @@ def cpu(session: nox.Session) -> None:
     """The whole suite with the CPU backend."""
     install(session, ["quabla-core", "quabla-cpu", ".[viz]"], *group("test"))
     pytest(session, "tests")
+
+
+@nox.session(python=PYTHONS)
+def mlx(session: nox.Session) -> None:
+    """The MLX backend: its own tests, and the conformance suite. Needs a system that MLX has wheels for."""
+    install(session, ["quabla-core", "quabla-mlx"], *group("test"))
+    session.run("python", "-c", "import quabla as qb; assert 'mlx' in qb.devices(), qb.devices()")
+    pytest(session, "tests/mlx", "--quabla-device=mlx", "--pyargs", "quabla.testing.conformance")
 
 
 @nox.session(python=PYTHONS)

@@ -33,6 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 DISTRIBUTIONS = ("quabla-core", "quabla-cpu")
+OPTIONAL = ("quabla-mlx",)  # backends for some machines only; the tests of one that is not there are skipped
 
 # What each command installs beside the distributions: extras of the metapackage and groups of its pyproject.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -77,7 +78,7 @@ class Stamp:
 def setup_key(root: Path) -> str:
     """A hash of everything that decides what is installed: the pyproject files and the Python version."""
     digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
-    for folder in (".", *DISTRIBUTIONS):
+    for folder in (".", *DISTRIBUTIONS, *OPTIONAL):
         digest.update((root / folder / "pyproject.toml").read_bytes())
     return digest.hexdigest()[:16]
 
@@ -180,6 +181,10 @@ def install(environment: Path, root: Path, part: str) -> None:
     if done.returncode != 0:
         last = "\n".join(done.stdout.decode(errors="replace").splitlines()[-25:])
         raise SetupError(f"The installation failed. Is there a network? The last lines were:\n\n{last}")
+    if part == "tests":
+        for name in OPTIONAL:
+            if not works([*installer(environment), "--quiet", "-e", root / name]):
+                print(f"{name} has no wheels for this machine; its tests are skipped.", file=sys.stderr)
 
 
 def prepare(

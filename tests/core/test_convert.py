@@ -6,6 +6,7 @@ import array as stdlib_array
 import ctypes
 import enum
 import re
+import warnings
 from fractions import Fraction
 from typing import Any
 
@@ -346,3 +347,41 @@ def test_integers_beyond_int64_are_refused(number: int) -> None:
     ):
         with pytest.raises(qb.DtypeError, match="int64"):
             qb.array(data, dtype=int)
+
+
+# What NumPy would take out of a list in silence; the same data by itself is refused, too.
+HIDDEN: dict[str, Any] = {
+    "masked": lambda: np.ma.array([1.0, 2.0], mask=[False, True]),
+    "masked constant": lambda: np.ma.masked,
+    "other byte order": lambda: np.array([1.0, 2.0], np.dtype(np.float64).newbyteorder("S")),
+    "integers of other byte order": lambda: np.array([1, 2], np.dtype(np.int32).newbyteorder("S")),
+    "float16": lambda: np.array([1.0, 2.0], np.float16),
+    "complex": lambda: np.array([1.0, 2.0j]),
+    "text": lambda: np.array(["1", "2"]),
+}
+AROUND: dict[str, Any] = {
+    "list": lambda a: [a],
+    "tuple": lambda a: (a, a),
+    "nested": lambda a: [[a], [a]],
+    "beside others": lambda a: [np.zeros(a.shape), a],
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("kind", HIDDEN)
+@pytest.mark.parametrize("make", [qb.array, qb.asarray])
+def test_lists_hide_nothing_that_is_refused_by_itself(make: Any, kind: str, around: str) -> None:
+    data = HIDDEN[kind]()
+    with pytest.raises(qb.DtypeError) as alone:
+        qb.array(data)
+    with pytest.raises(qb.DtypeError) as within, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(AROUND[around](data))
+    assert str(within.value).partition(": ")[2] == str(alone.value).partition(": ")[2]
+
+
+def test_arrays_in_lists_that_are_fine_stay_so() -> None:
+    a = np.array([1.0, 2.0])
+    assert qb.array([a, a[::-1], (3, 4.0)]).tolist() == [[1.0, 2.0], [2.0, 1.0], [3.0, 4.0]]
+    assert qb.array([[a], [np.array([True, False])]]).tolist() == [[[1.0, 2.0]], [[1.0, 0.0]]]
+    assert qb.array([range(2), [5, 6]]).tolist() == [[0.0, 1.0], [5.0, 6.0]]

@@ -6,12 +6,16 @@ import ast
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pluggy
 import pytest
 
-from quabla.backends import hookspec
+import quabla as qb
+from quabla import doctor
+from quabla.backends import hookspec, registry
 from quabla.backends.capabilities import BackendCapabilities
+from tests.core.test_registry import Box, Plugin, box, source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,7 +103,6 @@ def test_capabilities_are_frozen_and_checked() -> None:
     from pydantic import ValidationError
 
     can = BackendCapabilities(dtypes=("float32",), ops=("add",), native_float64=False)
-    assert can.hookspec == VERSION
     assert can.supports("add", "float32") and not can.supports("mul", "float32")
     with pytest.raises(ValidationError):
         can.native_float64 = True  # type: ignore[misc]
@@ -110,7 +113,48 @@ def test_capabilities_are_frozen_and_checked() -> None:
         {"native_float64": "yes"},
         {"determinism": "mostly"},
         {"surprise": 1},
-        {"hookspec": 0},
     ):
         with pytest.raises(ValidationError):
             BackendCapabilities(**{"dtypes": ("float32",), "ops": ("add",), "native_float64": True, **wrong})
+
+
+# --- the version ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "remedies"),
+    [
+        (VERSION + 1, ("install a newer quabla-core, or a release of acme-box that was made for version 1",)),
+        (0, ("install a release of acme-box that was made for version 1 of the hooks, or ask its authors",)),
+        ("1", ("install a release of acme-box",)),
+        (True, ("install a release of acme-box",)),
+    ],
+)
+def test_a_plugin_for_other_hooks_is_not_loaded(made: Any, remedies: tuple[str, ...], capsys: Any) -> None:
+    plugin = Plugin(Box())
+    plugin.quabla_hookspec_version = made  # type: ignore[attr-defined]
+    with registry.override([source("box", plugin, "acme-box", "4.2"), box("good")]):
+        assert qb.devices() == ["good"] and plugin.calls == 0
+        report = next(p for p in registry.plugins() if p.name == "box")
+        assert report.state == "broken"
+        assert report.reason == (
+            f"it was written for version {made!r} of the backend hooks, and this quabla-core has version 1"
+        )
+        assert all(text in report.remedy for text in remedies)
+        with pytest.raises(qb.BackendError) as caught:
+            registry.backend_for("box")
+        for text in ("'box' of acme-box 4.2", f"version {made!r}", "has version 1", *remedies):
+            assert text in str(caught.value)
+        assert registry.backend_for("good")[1] == "good"
+        doctor.main([])
+        shown = capsys.readouterr().out
+        assert "hooks    version 1" in shown and report.reason in shown and report.remedy in shown
+
+
+def test_a_plugin_says_for_which_hooks_it_was_written() -> None:
+    plugin = Plugin(Box())
+    plugin.quabla_hookspec_version = VERSION  # type: ignore[attr-defined]
+    with registry.override([source("box", plugin), box("silent"), source("gone", ImportError("x"))]):
+        reports = {p.name: p for p in registry.plugins()}
+        assert [reports[n].hookspec for n in ("box", "silent", "gone")] == [1, 1, None]
+        assert reports["box"].state == "ready"

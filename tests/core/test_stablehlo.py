@@ -14,10 +14,10 @@ import pytest
 import quabla as qb
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
+from quabla.decompose.replace import in_terms_of
 from quabla.ir.op import OPS
 from quabla.ir.stablehlo import literal
 from quabla.ir.stablehlo_rules import RULES
-from quabla.transforms.export import in_terms_of
 from quabla.transforms.programs import Program
 
 A = qb.array
@@ -81,12 +81,15 @@ def test_literals(value: Any, dtype: str, text: str) -> None:
     assert literal(value, S((), dtype)) == text
 
 
+CUSTOM = {"eliminate", "eigh"}
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_programs_in_terms_of_other_ops_mean_the_same(name: str) -> None:
     for sample in OPS[name].samples():  # type: ignore[misc]
         program, arrays = program_of(name, sample)
         graph = in_terms_of(program.graph, RULES)
-        assert all(node.op.name in RULES or node.op.name == "eliminate" for node in graph.nodes)
+        assert all(node.op.name in RULES or node.op.name in CUSTOM for node in graph.nodes)
         inputs = {n: wrap(x.copy()) for n, x in zip(program.input_names, arrays, strict=True)}
         wanted = program.compile("reference")(inputs)
         for got, expected in zip(
@@ -95,7 +98,7 @@ def test_programs_in_terms_of_other_ops_mean_the_same(name: str) -> None:
             close(got.numpy(), expected.numpy(), f"{name} {sample.name}")
 
 
-def test_only_complete_pivoting_is_a_custom_call() -> None:
+def test_only_complete_pivoting_and_eigenvalues_are_custom_calls() -> None:
     calls = set()
     for name in OPERATIONS:
         for sample in OPS[name].samples():  # type: ignore[misc]
@@ -103,8 +106,8 @@ def test_only_complete_pivoting_is_a_custom_call() -> None:
             assert "quabla.sin" not in text
             calls.update(re.findall(r"custom_call @quabla\.(\w+)", text))
             if "custom_call" in text:
-                assert name == "eliminate"
-    assert calls == {"eliminate"}
+                assert name in CUSTOM
+    assert calls == CUSTOM
 
 
 # --- with MLIR and XLA ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The native engine and its cache on disk."""
+"""The native engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from quabla_cpu import diskcache, engine, text
+from quabla_cpu import engine, text
 
 
 def module_text(number: float, symbol: str = "f") -> str:
@@ -24,13 +24,6 @@ def module_text(number: float, symbol: str = "f") -> str:
 
 def callable_of(library: engine.Library, symbol: str = "f"):
     return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(library.address(symbol))
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("QUABLA_CACHE", raising=False)
-    return tmp_path / "cache" / "cpu"
 
 
 def test_import_is_light():
@@ -156,90 +149,6 @@ def test_a_forked_child_can_compile():
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_cache_gives_back_the_same_bytes(folder, monkeypatch):
-    source = module_text(11.0)
-    built = engine.compile(source)
-    (entry,) = folder.iterdir()
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-    def refuse(*_):
-        raise AssertionError("compiled again")
-
-    monkeypatch.setattr(engine._get_engine().llvm, "parse_assembly", refuse)
-    assert engine.compile(source) == built
-    assert callable_of(engine.link([built], ["f"]))(2.0) == 22.0
-    with pytest.raises(AssertionError):
-        engine.compile(module_text(12.0))
-    assert entry.name == diskcache.key(engine._get_engine().identity, "True", source)
-
-
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "swap"])
-def test_damaged_entries_are_ignored(folder, damage):
-    source = module_text(13.0)
-    built = engine.compile(source)
-    (entry,) = folder.iterdir()
-    content = bytearray(entry.read_bytes())
-    if damage == "truncate":
-        entry.write_bytes(content[: len(content) // 2])
-    elif damage == "empty":
-        entry.write_bytes(b"")
-    elif damage == "flip":
-        content[-40] ^= 1
-        entry.write_bytes(content)
-    else:
-        other = module_text(14.0)
-        engine.compile(other)
-        (folder / diskcache.key(engine._get_engine().identity, "True", other)).replace(entry)
-    assert diskcache.get(entry.name) is None
-    assert engine.compile(source) == built
-    assert diskcache.get(entry.name) == built  # written anew
-
-
-def test_cache_can_be_switched_off(folder, monkeypatch):
-    monkeypatch.setenv("QUABLA_CACHE", "0")
-    engine.compile(module_text(15.0))
-    assert not folder.exists()
-
-
-def test_default_location_follows_xdg(tmp_path, monkeypatch):
-    monkeypatch.delenv("QUABLA_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert diskcache.directory() == tmp_path / "xdg" / "quabla" / "cpu"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert diskcache.directory() == tmp_path / "home" / ".cache" / "quabla" / "cpu"
-
-
-def test_folders_that_others_may_write_are_not_used(tmp_path, monkeypatch):
-    shared = tmp_path / "open" / "cpu"
-    shared.mkdir(parents=True)
-    shared.chmod(0o777)
-    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "open"))
-    assert diskcache.directory() is None and not diskcache.enabled()
-    (tmp_path / "link").mkdir()
-    (tmp_path / "link" / "cpu").symlink_to(shared)
-    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "link"))
-    assert diskcache.directory() is None
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("QUABLA_CACHE_DIR", str(tmp_path / "file"))
-    assert diskcache.directory() is None
-    assert engine.compile(module_text(16.0))  # still works
-
-
-def test_oldest_entries_go_first(folder):
-    for index in range(5):
-        diskcache.put(f"{index:064x}", b"x" * 1000)
-        os.utime(folder / f"{index:064x}", (time.time() - 100 + index,) * 2)
-    diskcache.evict(3200)
-    assert sorted(path.name[-1] for path in folder.iterdir()) == ["2", "3", "4"]
-    diskcache.clear()
-    assert not list(folder.iterdir())
-
-
-def test_key_tells_parts_apart():
-    assert len({diskcache.key(*parts) for parts in (("ab", "c"), ("a", "bc"), ("abc",), ("abc", ""))}) == 4
 
 
 def test_a_program_of_forty_nodes_compiles_quickly():

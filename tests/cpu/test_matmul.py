@@ -14,7 +14,8 @@ from quabla.arrays.tracer import trace
 from quabla.lowering.loops import Product
 from quabla.ops.matmul import dot_general
 from quabla.ops.structure import broadcast, permute, strided_slice
-from quabla_cpu.backend import CpuBackend, build, compile_program
+from quabla_cpu.assemble import compile_program
+from quabla_cpu.backend import CpuBackend, build
 from quabla_cpu.codegen import ENTRY, generate
 
 WIDTHS = (16, 32, 64)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 CORE = ROOT / "quabla-core" / "src" / "quabla"
 CPU = ROOT / "quabla-cpu" / "src" / "quabla_cpu"
+MLX = ROOT / "quabla-mlx" / "src" / "quabla_mlx"
 
 
 def section(title: str) -> str:
@@ -71,7 +72,7 @@ def test_fields_of_the_op_record_are_all_there() -> None:
 
 def test_files_that_it_names_exist() -> None:
     named = {name for name in re.findall(r"`([\w/-]+(?:\.py|/))`", PAGE) if name != "/"}
-    here = [CORE, CPU, ROOT, ROOT / "tests" / "structure"]
+    here = [CORE, CPU, MLX, ROOT, ROOT / "tests" / "structure"]
     inside = [*here, *(folder for folder in CORE.iterdir() if folder.is_dir())]
     missing = [name for name in named if not any((folder / name).exists() for folder in inside)]
     assert len(named) > 40 and not missing

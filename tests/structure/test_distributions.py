@@ -68,8 +68,10 @@ def test_our_own_are_pinned_exactly(folder: Path) -> None:
         assert {re.split(r"[\[=]", entry)[0] for entry in ours} == {item.name for item in FOLDERS}
 
 
-def test_the_backend_is_found_by_its_entry_point() -> None:
-    assert project(ROOT / "quabla-cpu")["entry-points"]["quabla.backends"] == {"cpu": "quabla_cpu.plugin"}
+def test_the_backends_are_found_by_their_entry_points() -> None:
+    for name in ("cpu", "mlx"):
+        points = project(ROOT / f"quabla-{name}")["entry-points"]
+        assert points["quabla.backends"] == {name: f"quabla_{name}.plugin"}
 
 
 def test_version_numbers_of_others_are_avoided() -> None:

@@ -33,6 +33,7 @@ FLOORS: dict[str, int] = {
     "transforms": 7,
     "cache": 7,
     "dispatch": 7,
+    "decompose": 7,
     # 6: functions from Program to Program, what turns a call into a Program, and ops that hold programs, whose rules
     # are the transforms of those programs
     "control": 6,
@@ -156,7 +157,7 @@ def test_the_walk_finds_what_it_should(name: str, is_package: bool, source: str,
 
 def test_backends_import_no_other_backend_and_the_core_none() -> None:
     packages = {path.name: path for path in ROOT.glob("quabla-*/src/quabla*") if path.is_dir()}
-    assert {"quabla", "quabla_cpu"} <= set(packages)
+    assert {"quabla", "quabla_cpu", "quabla_mlx"} <= set(packages)
     crossing = []
     for package, folder in packages.items():
         foreign = set(packages) - {package, "quabla"}

@@ -19,6 +19,8 @@ LAZY = (
     "jax",
     "torch",
     "quabla_cpu",
+    "mlx",
+    "quabla_mlx",
 )
 
 # `importlib.metadata` itself is imported by pluggy; scanning the installed distributions is what costs time.

@@ -24,7 +24,7 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.environment = folder / "checkout", folder / "checkout" / ".venv"
-        for name in (".", *script.DISTRIBUTIONS):
+        for name in (".", *script.DISTRIBUTIONS, *script.OPTIONAL):
             (self.root / name).mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name / "pyproject.toml", self.root / name)
         self.done: list[str] = []

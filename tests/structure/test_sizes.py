@@ -38,4 +38,4 @@ def test_files_are_short(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_list_of_distributions_is_complete() -> None:
-    assert {"quabla-core", "quabla-cpu"} <= {folder.name for folder in DISTRIBUTIONS}
+    assert {"quabla-core", "quabla-cpu", "quabla-mlx"} <= {folder.name for folder in DISTRIBUTIONS}

@@ -46,7 +46,7 @@ def test_it_refuses_by_name_before_anything_runs() -> None:
     backend = NumpyBackend(refused=frozenset({"tanh"}))
     assert not backend.capabilities.supports("tanh", "float64")
     with pytest.raises(
-        UnsupportedOperationError, match=r"tanh\(float64\[3\]\) is not supported on 'numpy'"
+        UnsupportedOperationError, match=r"tanh: device 'numpy' has no code .* float64\[3\]"
     ) as caught:
         backend.lower(program(), "numpy")
     assert (caught.value.op, caught.value.device) == ("tanh", "numpy")

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
-_USAGE = """usage: python -m quabla doctor [--json]
+_USAGE = """usage: python -m quabla COMMAND
 
-  doctor   say what is installed, which devices can run, and what to do about those that cannot
+  doctor [--json]             say what is installed, which devices can run, and what to do about those that cannot
+  conformance --device=NAME   examine a device with the suite that every backend has to pass [--json FILE] [--html FILE]
+
+`python -m quabla COMMAND --help` says more.
 """
+
+
+# Imported when they are asked for: each needs what the others do not.
+_COMMANDS = {
+    "doctor": "quabla.doctor",
+    "conformance": "quabla.testing.command",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command; 2 if there is no such command."""
-    if arguments[:1] == ["doctor"]:
-        from quabla.doctor import main as doctor
-
-        return doctor(arguments[1:])
+    if arguments and arguments[0] in _COMMANDS:
+        command: Callable[[Sequence[str]], int] = import_module(_COMMANDS[arguments[0]]).main
+        return command(arguments[1:])
     asked = bool(arguments) and arguments[0] in ("-h", "--help", "help")
     print(_USAGE, end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2

@@ -20,6 +20,7 @@ from quabla.ops.factor import square
 from quabla.ops.linalg import cholesky, solve, triangular_solve
 from quabla.ops.powers import power
 from quabla.ops.shape import astype
+from quabla.ops.spectral import eigh, eigvalsh
 from quabla.ops.structure import broadcast
 from quabla.shapes import normalize_axis
 
@@ -27,6 +28,8 @@ __all__ = [
     "cholesky",
     "cho_solve",
     "det",
+    "eigh",
+    "eigvalsh",
     "inv",
     "norm",
     "slogdet",

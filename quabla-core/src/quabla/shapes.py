@@ -19,6 +19,7 @@ __all__ = [
     "broadcast_shapes",
     "normalize_axes",
     "normalize_axis",
+    "whole",
 ]
 
 Shape = tuple[int, ...]
@@ -86,17 +87,28 @@ def aval_of(shape: Shape, dtype: dtype, weak: bool = False) -> ShapeDtype:
     return found
 
 
+def whole(n: Any) -> int:
+    """`n` as an int, by `operator.index`; a truth value is none.
+
+    Raises:
+        TypeError: it is no integer.
+    """
+    if isinstance(n, bool):
+        raise TypeError("a bool is not an integer")
+    return operator.index(n)
+
+
 def as_shape(shape: Any, where: str) -> Shape:
     """`shape` as a tuple of positive ints, or a `ShapeError` that names `where`."""
     if isinstance(shape, (str, bytes)):
         raise DtypeError(f"{where}: a shape is an int or a tuple of ints, got {shape!r}")
     try:
-        extents: Shape = (operator.index(shape),)
+        extents: Shape = (whole(shape),)
     except TracerError:
         raise
     except TypeError:
         try:
-            extents = tuple(operator.index(n) for n in shape)
+            extents = tuple(whole(n) for n in shape)
         except TracerError:
             raise
         except TypeError:
@@ -143,7 +155,7 @@ def broadcast_shapes(where: str, *shapes: Shape) -> Shape:
 def normalize_axis(axis: Any, ndim: int, where: str) -> int:
     """`axis` as an index from the front, or a `ShapeError` that names `where`."""
     try:
-        index = operator.index(axis)
+        index = whole(axis)
     except TracerError:
         raise
     except TypeError:

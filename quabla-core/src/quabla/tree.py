@@ -109,6 +109,13 @@ class TreeDef:
     def order(self) -> tuple[Any, ...]:
         return self.keys if self.spec == LEAF or self.spec[3].keys is None else self.spec[3].keys
 
+    @property
+    def orders(self) -> tuple[Any, ...]:
+        """The orders of insertion of all dicts within it that were not sorted: equal structures may differ in them."""
+        found: list[Any] = []
+        _collect_orders(self.spec, found)
+        return tuple(found)
+
     def shown(self) -> str:
         """The structure as an expression in which `*` stands for a leaf, for messages: `{'w': *, 'b': *}`."""
         return _shown(self.spec)
@@ -121,6 +128,19 @@ class TreeDef:
 
 
 _LEAF_DEF = TreeDef(LEAF, 1)
+
+
+def _collect_orders(spec: Any, found: list[Any]) -> None:
+    if spec == LEAF:
+        return
+    _, _, children, order = spec
+    if order.keys is not None:
+        found.append(order.keys)
+    elif children:
+        found.append(None)
+    if children.count(LEAF) < len(children):
+        for child in children:
+            _collect_orders(child, found)
 
 
 # --- taking apart -----------------------------------------------------------------------------------------------------

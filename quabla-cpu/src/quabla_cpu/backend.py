@@ -1,41 +1,55 @@
-"""`CpuBackend`: programs as native code for the host's processor."""
+"""`CpuBackend`: programs as native code for the host's processor.
+
+Lowering and code generation (`assemble.py`) are imported when a program has to be lowered. One that an earlier process
+compiled is there as a record (`records.py`) and needs neither them nor LLVM. No process is forked during these imports.
+"""
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from quabla.arrays.tensor import Tensor
 from quabla.backends.protocol import Costs
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
-from quabla.lowering import fuse
-from quabla_cpu import blas, engine, lapack, pool, positions, regions, running, sorting, vectormath
-from quabla_cpu.codegen import ENTRY, Generated, generate
-from quabla_cpu.costs import costs_of
-from quabla_cpu.executable import CpuExecutable
-from quabla_cpu.gemm import PRODUCT
-from quabla_cpu.lower import knows, plan_of
+from quabla_cpu import engine, records
+from quabla_cpu.executable import ENTRY, CpuExecutable
+from quabla_cpu.image import UnsupportedError
+from quabla_cpu.records import Layout, Record
 from quabla_cpu.selftest import code_runs
+from quabla_cpu.sharing import Compiled, shared
 
 if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
+    from quabla.lowering.fuse import Plan
+    from quabla_cpu.codegen import Generated
     from quabla_cpu.plan import CpuTrainingPlan
 
-__all__ = ["CpuBackend", "CpuLowered", "build", "compile_program", "knows"]
+__all__ = ["CpuBackend", "CpuLowered", "build"]
 
 
-@dataclass(frozen=True)
-class CpuLowered:
-    """A program as fused kernels, not yet compiled."""
+class CpuLowered(NamedTuple):
+    """A program that this backend has accepted, not yet compiled.
+
+    Attributes:
+        program: the program.
+        device: the device.
+        record: what an earlier process compiled it to, if one did.
+    """
 
     program: Program
     device: str
-    plan: fuse.Plan
+    record: Record | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The program as fused kernels."""
+        with engine.no_fork():
+            from quabla_cpu import assemble
+
+        return assemble.plan_of(self.program, self.device)
 
     def as_text(self) -> str:
         """The LLVM code for this machine."""
@@ -43,14 +57,19 @@ class CpuLowered:
 
     def costs(self) -> Costs:
         """Kernels, and the bytes held and moved."""
-        return costs_of(self.program)
+        if self.record is not None:
+            return self.record.costs
+        with engine.no_fork():
+            from quabla_cpu import assemble
+
+        return assemble.costs_of(self.program)
 
     def generate(self, vector_bytes: int | None = None) -> Generated:
         """The code for this machine, with its widest vectors unless their width in bytes is given."""
-        host = engine.host()
-        return generate(
-            self.plan, vector_bytes or host.vector_bytes, host.has_fma, engine.function_attributes()
-        )
+        with engine.no_fork():
+            from quabla_cpu import assemble
+
+        return assemble.generate(self.plan, vector_bytes)
 
 
 class CpuBackend:
@@ -62,6 +81,9 @@ class CpuBackend:
     def capabilities(self) -> BackendCapabilities:
         """All dtypes; results are the same bits on every run."""
         from quabla.backends.capabilities import BackendCapabilities
+
+        with engine.no_fork():
+            from quabla_cpu.assemble import knows
 
         ops = tuple(sorted([n for n, op in OPS.items() if knows(n) or op.decompose is not None]))
         return BackendCapabilities(
@@ -81,7 +103,11 @@ class CpuBackend:
         Raises:
             UnsupportedOperationError: for an op without code, naming op, operand types and device.
         """
-        return CpuLowered(program, device, plan_of(program, device))
+        record = records.find(program)
+        lowered = CpuLowered(program, device, record)
+        if record is None:
+            _ = lowered.plan
+        return lowered
 
     def compile(self, lowered: CpuLowered) -> CpuExecutable:
         """Make a lowered program runnable."""
@@ -91,81 +117,33 @@ class CpuBackend:
         self, program: Program, device: str, state: Sequence[Tensor], data: Sequence[Tensor]
     ) -> CpuTrainingPlan:
         """Make a training step resident: its state and data stay in one place, and a step is one native call."""
-        from quabla_cpu.plan import CpuTrainingPlan
+        with engine.no_fork():
+            from quabla_cpu.plan import CpuTrainingPlan
 
         return CpuTrainingPlan(self.compile(self.lower(program, device)), state, data)
 
 
 def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable:
     """Make a lowered program runnable, with vectors of the given width (the widest unless given)."""
-    generated = lowered.generate(vector_bytes)
-    plan = lowered.plan
-    code = compile_program(generated)
-    return CpuExecutable(
-        lowered.program.in_avals,
-        lowered.program.out_avals,
-        plan.out_offsets,
-        plan.out_nbytes,
-        generated.workspace_nbytes,
-        code.library.address(ENTRY),
-        code,
-    )
+    record = lowered.record if vector_bytes is None else None
+    if record is not None:
+        with suppress(UnsupportedError, ValueError, KeyError):
+            code = shared(record.key, lambda: Compiled(records.load(record), ()))
+            return _executable(lowered.program, record.layout, code)
+    with engine.no_fork():
+        from quabla_cpu import assemble
+
+    generated, plan = lowered.generate(vector_bytes), lowered.plan
+    layout = Layout(plan.out_offsets, plan.out_nbytes, generated.workspace_nbytes)
+    code = assemble.compile_program(generated)
+    if vector_bytes is None and code.image is not None:
+        costs = assemble.costs_of(lowered.program)
+        kept = records.keep(lowered.program, code.image, generated.calls, generated.constants, layout, costs)
+        if kept is not None:
+            shared(kept.key, lambda: code)
+    return _executable(lowered.program, layout, code)
 
 
-ROUTINE_MODULES = (regions, lapack, positions, running, sorting)  # imported for what they register
-
-
-class Compiled:
-    """Linked machine code, with all that it refers to: other code, and large constants."""
-
-    __slots__ = ("__weakref__", "keep", "library")
-
-    def __init__(self, library: engine.Library, keep: tuple[object, ...]) -> None:
-        self.library = library
-        self.keep = keep
-
-
-_compiled: weakref.WeakValueDictionary[object, Compiled] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    # Another thread may have held the lock while this process was forked.
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
-
-
-def compile_program(generated: Generated) -> Compiled:
-    """Compile and link code, once per process for equal text and constants."""
-    imports = dict(vectormath.library(generated.math).imports)
-    keep: list[object] = []
-    for symbol, module in generated.products:
-        product = _once(module, module, PRODUCT, {}, ())
-        imports[symbol] = product.library.address(PRODUCT)
-        keep.append(product)
-    for name in generated.blas:
-        imports[name] = blas.address(name)
-    if generated.parallel:
-        pool.ensure()
-        imports[pool.PARALLEL] = pool.address()
-    for symbol, tensor in generated.constants:
-        imports[symbol] = tensor.address
-        keep.append(tensor)
-    key = generated.text, tuple([id(tensor) for _, tensor in generated.constants])
-    return _once(key, generated.text, ENTRY, imports, tuple(keep))
-
-
-def _once(
-    key: object, module: str, symbol: str, imports: dict[str, int], keep: tuple[object, ...]
-) -> Compiled:
-    with _lock:
-        found = _compiled.get(key)
-    if found is not None:
-        return found
-    made = Compiled(engine.link([engine.compile(module)], [symbol], imports), keep)
-    with _lock:
-        return _compiled.setdefault(key, made)
+def _executable(program: Program, layout: Layout, code: Compiled) -> CpuExecutable:
+    address = code.library.address(ENTRY)
+    return CpuExecutable(program.in_avals, program.out_avals, *layout, address, code)

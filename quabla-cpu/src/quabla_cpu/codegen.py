@@ -15,15 +15,16 @@ from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Buffer, Kernel, Panel, Product, Rows, Step
 from quabla_cpu import text, vectormath
+from quabla_cpu.executable import ENTRY
 from quabla_cpu.gemm import write_product
-from quabla_cpu.kernels import Code, memory_type, write_kernel
+from quabla_cpu.kernels import write_kernel
 from quabla_cpu.pool import PARALLEL
 from quabla_cpu.routines import ROUTINES
 from quabla_cpu.text import Value
+from quabla_cpu.writing import Code, memory_type
 
 __all__ = ["ENTRY", "PARAMETERS", "Generated", "generate", "workspace_of", "write_plan"]
 
-ENTRY = "entry"
 PARAMETERS = [("ptr", "noalias nocapture readonly")]
 _STACK = 64 << 10  # bytes of workspace that the native stack holds
 _PART = 48  # steps that one function runs
@@ -37,8 +38,7 @@ class Generated:
     Attributes:
         text: LLVM IR.
         math: the functions of `vectormath` that it calls.
-        blas: the BLAS functions that it calls.
-        parallel: whether it divides work among threads.
+        calls: the functions of `outside.py` that it calls.
         products: symbol and module of each function that computes a product.
         constants: symbol and array of each large constant.
         workspace_nbytes: what the caller must provide.
@@ -46,8 +46,7 @@ class Generated:
 
     text: str
     math: frozenset[tuple[str, str, int]]
-    blas: tuple[str, ...]
-    parallel: bool
+    calls: tuple[str, ...]
     products: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, Tensor], ...]
     workspace_nbytes: int
@@ -68,8 +67,7 @@ def generate(plan: Plan, vector_bytes: int, fma: bool, attributes: str = "nounwi
     return Generated(
         module.text(),
         frozenset(vectormath.required(module)),
-        tuple(sorted(code.blas)),
-        PARALLEL in module.undefined(),
+        tuple(sorted(code.calls)),
         tuple(sorted(code.functions.items())),
         tuple(code.constants),
         workspace,
@@ -178,6 +176,7 @@ def _write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: V
     here = code.b.alloca("ptr", 2, 8)
     code.b.store(args, here)
     code.b.store(workspace, code.b.gep("ptr", here, 1))
+    code.calls.add(PARALLEL)
     code.b.call(PARALLEL, "void", Value(f"@{name}", "ptr"), here, _number(panel.spans))
     code.known.clear()
     code.lanes.clear()

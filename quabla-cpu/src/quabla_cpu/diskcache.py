@@ -19,7 +19,7 @@ import time
 from importlib.util import source_hash
 from pathlib import Path
 
-__all__ = ["clear", "directory", "enabled", "get", "key", "put"]
+__all__ = ["clear", "digest", "directory", "enabled", "get", "key", "put"]
 
 _MAGIC = b"quabla entry 2\n"
 _DIGEST = 16
@@ -82,6 +82,11 @@ def _prepare(location: str) -> Path | None:
 def key(*parts: str) -> str:
     """The name of an entry: a hash over all parts, each with its length, so that no two splits are alike."""
     return _hash(b"".join([b"%d:%s" % (len(part), part) for part in map(str.encode, parts)])).hex()
+
+
+def digest(content: bytes) -> str:
+    """A hash of bytes that stands for them in a key."""
+    return _hash(content).hex()
 
 
 def _hash(content: bytes) -> bytes:

@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from quabla_cpu.image import UnsupportedError
+
 __all__ = [
     "ABS64",
     "GOT_RELATIVE",
@@ -18,7 +20,6 @@ __all__ = [
     "ObjectFile",
     "Relocation",
     "Section",
-    "UnsupportedError",
     "read",
 ]
 
@@ -33,12 +34,9 @@ _IDENT = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
 _RELOCATABLE, _X86_64 = 1, 62
 _PROGBITS, _SYMTAB, _RELA, _NOBITS, _REL, _UNWIND = 1, 2, 4, 8, 9, 0x70000001
 _WRITE, _ALLOC, _EXECUTE, _TLS = 1, 2, 4, 0x400
+_MOST = 1 << 28  # bytes of a section
 _UNDEFINED, _RESERVED = 0, 0xFF00
 _NOTYPE, _OBJECT, _FUNCTION, _SECTION_SYMBOL, _FILE = 0, 1, 2, 3, 4
-
-
-class UnsupportedError(Exception):
-    """An object file holds something that is not known here."""
 
 
 class Relocation(NamedTuple):
@@ -86,7 +84,7 @@ def read(image: bytes) -> ObjectFile:
     """
     try:
         return _read(image)
-    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         raise UnsupportedError(f"a damaged object file: {error}") from error
 
 
@@ -109,14 +107,18 @@ def _read(image: bytes) -> ObjectFile:
             symbols = _symbols(content(i), content(link))
         if not flags & _ALLOC or not size or kind == _UNWIND:  # nothing is thrown through generated code
             continue
-        if kind not in (_PROGBITS, _NOBITS) or flags & _TLS:
-            raise UnsupportedError(f"a section of type {kind}, flags {flags:#x}")
+        if kind not in (_PROGBITS, _NOBITS) or flags & _TLS or size > _MOST:
+            raise UnsupportedError(f"a section of type {kind}, flags {flags:#x}, {size} bytes")
         body = content(i) if kind == _PROGBITS else bytes(size)
         sections[i] = Section(body, max(align, 1), bool(flags & _WRITE), bool(flags & _EXECUTE), [])
     for i, header in enumerate(headers):
         if header[1] == _RELA and header[7] in sections:
             found = sections[header[7]].relocations
+            size = len(sections[header[7]].content)
             for offset, info, addend in _RELOCATION.iter_unpack(content(i)):
+                width = 8 if info & 0xFFFFFFFF == ABS64 else 4
+                if offset + width > size or info >> 32 >= len(symbols):
+                    raise UnsupportedError("a relocation outside of its section")
                 found.append(Relocation(offset, info & 0xFFFFFFFF, info >> 32, addend))
         elif header[1] == _REL and header[7] in sections:
             raise UnsupportedError("relocations without addends")

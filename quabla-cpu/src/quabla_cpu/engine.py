@@ -16,11 +16,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from . import diskcache, machine, memory
-from .elf import UnsupportedError
-from .image import Image, Piece, join
+from .image import Image, UnsupportedError
 from .machine import Host
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "identity",
     "link",
     "load",
+    "no_fork",
     "remember",
 ]
 
@@ -63,6 +64,11 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     _lock.release()
+
+
+def no_fork() -> AbstractContextManager[object]:
+    """While this is entered no thread forks the process: a child forked within an import could never import that."""
+    return _lock
 
 
 if hasattr(os, "register_at_fork"):
@@ -179,7 +185,7 @@ def remember(code: bytes, symbol: str) -> None:
     """
     engine = _get_engine()
     try:
-        image = join([Piece(code)], [symbol])
+        image = _join([code], [symbol])
     except UnsupportedError:
         return  # later processes will need LLVM to link
     machine.remember(machine.Machine(engine.host, engine.identity, image))
@@ -255,18 +261,28 @@ class Library:
         return self._addresses[symbol]
 
 
-def load(image: Image, address: Callable[[str], int], keep: Sequence[object] = ()) -> Library:
+def load(image: Image, imports: Mapping[str, int], keep: Sequence[object] = ()) -> Library:
     """Put a linked image into memory.
 
     Args:
         image: the code.
-        address: where the symbols outside are.
+        imports: addresses of symbols outside. C library functions are found without.
         keep: objects to keep alive with the library.
 
     Raises:
         UnsupportedError: this machine does not let a process do so.
+        ValueError: a symbol is missing.
     """
-    mapping = memory.place(image, address)
+
+    def address(name: str) -> int:
+        return imports[name] if name in imports else memory.c_function(name)
+
+    try:
+        mapping = memory.place(image, address)
+    except KeyError as missing:
+        raise ValueError(
+            f"cannot link generated code (please report this): nothing defines {missing}"
+        ) from None
     return Library({name: mapping.base + offset for name, offset in image.exports.items()}, (mapping, *keep))
 
 
@@ -320,17 +336,16 @@ def link(
     """
     outside = imports or {}
     try:
-        return load(
-            join([Piece(code) for code in objects], exports),
-            lambda name: outside[name] if name in outside else memory.c_function(name),
-            keep,
-        )
+        return load(_join(objects, exports), outside, keep)
     except UnsupportedError:
         return _link(objects, exports, outside, keep)
-    except KeyError as missing:
-        raise ValueError(
-            f"cannot link generated code (please report this): nothing defines {missing}"
-        ) from None
+
+
+def _join(objects: Sequence[bytes], exports: Sequence[str]) -> Image:
+    with no_fork():
+        from .joining import Piece, join  # which a process that only loads does without
+
+    return join([Piece(code) for code in objects], exports)
 
 
 def _link(

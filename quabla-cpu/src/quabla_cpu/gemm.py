@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 from quabla.lowering.loops import Axis, Product, Rows
 from quabla_cpu import text
-from quabla_cpu.kernels import Code, load, memory_type, store
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.writing import Code, load, memory_type, store
 
 __all__ = ["PRODUCT", "write_product"]
 

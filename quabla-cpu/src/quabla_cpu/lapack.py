@@ -15,17 +15,18 @@ from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Buffer, Call, Entry, Kernel, Load, Scalar, Store, collapse
 from quabla.lowering.views import contiguous, squeeze
 from quabla_cpu import text, tiny
-from quabla_cpu.kernels import Code, memory_type, write_kernel
+from quabla_cpu.kernels import write_kernel
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.tiny import TINY
+from quabla_cpu.writing import Code, memory_type
 
-__all__: list[str] = []
+__all__ = ["Caller", "systems", "times"]
 
 Shape = tuple[int, ...]
 
 
-class _Caller:
+class Caller:
     """Calls library functions of one element type."""
 
     def __init__(self, code: Code, d: dtype) -> None:
@@ -35,7 +36,7 @@ class _Caller:
     def call(self, name: str, *arguments: Value | str | int | float) -> None:
         """Call `name` for the element type; letters, integers and numbers become constants in memory."""
         symbol = ("d" if self.d.name == "float64" else "s") + name
-        self.code.blas.add(symbol)
+        self.code.calls.add(symbol)
         module = self.b.module
         given = []
         for x in arguments:
@@ -98,7 +99,7 @@ def times(b: Builder, i: Value, n: int) -> Value:
 
 
 @contextmanager
-def _systems(code: Code, count: int, *parts: tuple[Value, int]) -> Iterator[list[Value]]:
+def systems(code: Code, count: int, *parts: tuple[Value, int]) -> Iterator[list[Value]]:
     """A loop over the matrices of a stack: the addresses of the parts, each with the bytes of one matrix."""
     b = code.b
     if count == 1:
@@ -131,12 +132,12 @@ def _forget(code: Code, buffer: Buffer) -> None:
 def _lu(code: Code, step: Call) -> None:
     (a, offset), (factors, pivots) = step.inputs[0], step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
-    n, b, c = shape[-1], code.b, _Caller(code, d)
+    n, b, c = shape[-1], code.b, Caller(code, d)
     *rest, row, column = contiguous(shape)
     _copy(code, a, offset, shape, factors, (*rest, column, row))
     info = b.alloca("i32", 1, 4)
     parts = (address(code, factors), n * n * d.itemsize), (address(code, pivots), n * 8)
-    with _systems(code, math.prod(shape[:-2]), *parts) as (f, p):
+    with systems(code, math.prod(shape[:-2]), *parts) as (f, p):
         if n <= TINY:
             tiny.lu(b, c.real, n, f, p)
         else:
@@ -155,7 +156,7 @@ def _lu_solve(code: Code, step: Call) -> None:
     shape, d = step.node.inputs[2].shape, step.node.inputs[2].dtype
     n, k = shape[-2:]
     transposed = step.node.params["transposed"]
-    b, c = code.b, _Caller(code, d)
+    b, c = code.b, Caller(code, d)
     _copy(code, *right, shape, out, contiguous(shape))
     parts = (
         (address(code, *factors), n * n * d.itemsize),
@@ -171,7 +172,7 @@ def _lu_solve(code: Code, step: Call) -> None:
             with b.if_(b.and_(inside, b.icmp("ne", other, j))):
                 c.swap(x, times(b, j, k), times(b, other, k), 1, k)
 
-    with _systems(code, math.prod(shape[:-2]), *parts) as (f, p, x):
+    with systems(code, math.prod(shape[:-2]), *parts) as (f, p, x):
         if n <= TINY:
             tiny.lu_solve(b, c.real, n, f, p, x, k, transposed)
             return
@@ -191,7 +192,7 @@ def _lu_solve(code: Code, step: Call) -> None:
 
 
 def _substitute(
-    c: _Caller, a: Value, x: Value, n: int, k: int, triangle: str, transposed: str, diagonal: str
+    c: Caller, a: Value, x: Value, n: int, k: int, triangle: str, transposed: str, diagonal: str
 ) -> None:
     """Solve a triangular system in place; the flags describe `a` as LAPACK sees it, `x` has rows."""
     if k == 1:
@@ -211,13 +212,13 @@ def _lu_det(code: Code, step: Call) -> None:
     factors, pivots = step.inputs
     (out,) = step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
-    n, b, c = shape[-1], code.b, _Caller(code, d)
+    n, b, c = shape[-1], code.b, Caller(code, d)
     parts = (
         (address(code, *factors), n * n * d.itemsize),
         (address(code, *pivots), n * 8),
         (address(code, out), d.itemsize),
     )
-    with _systems(code, math.prod(shape[:-2]), *parts) as (f, p, to):
+    with systems(code, math.prod(shape[:-2]), *parts) as (f, p, to):
         one, none = text.constant("double", 1.0), text.constant("i64", 0)
         with b.carry(0, n, [one, none]) as (i, loop):
             product, exponent = loop.values
@@ -265,10 +266,10 @@ def _triangular_solve(code: Code, step: Call) -> None:
     triangle = "U" if params["lower"] else "L"
     transposed = "N" if params["transposed"] else "T"
     diagonal = "U" if params["unit"] else "N"
-    c = _Caller(code, d)
+    c = Caller(code, d)
     _copy(code, *right, shape, out, contiguous(shape))
     parts = (address(code, *matrix), n * n * d.itemsize), (address(code, out), n * k * d.itemsize)
-    with _systems(code, math.prod(shape[:-2]), *parts) as (a, x):
+    with systems(code, math.prod(shape[:-2]), *parts) as (a, x):
         never = text.constant("i1", 0)
         branch = code.b.branch(never if params["unit"] else c.any_on_diagonal(a, n, "oeq", 0.0), likely=False)
         with branch.then():
@@ -282,7 +283,7 @@ def _triangular_solve(code: Code, step: Call) -> None:
 def _cholesky(code: Code, step: Call) -> None:
     ((a, offset),), (out,) = step.inputs, step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
-    n, b, c = shape[-1], code.b, _Caller(code, d)
+    n, b, c = shape[-1], code.b, Caller(code, d)
     domain = tuple([m for m in shape if m != 1])
     own = contiguous(shape)
     body: tuple[Entry, ...] = (
@@ -297,7 +298,7 @@ def _cholesky(code: Code, step: Call) -> None:
     write_kernel(code, collapse(Kernel(domain, body)))
     _forget(code, out)
     info = b.alloca("i32", 1, 4)
-    with _systems(code, math.prod(shape[:-2]), (address(code, out), n * n * d.itemsize)) as (x,):
+    with systems(code, math.prod(shape[:-2]), (address(code, out), n * n * d.itemsize)) as (x,):
         if n <= TINY:
             tiny.cholesky(b, c.real, n, x)
             return
@@ -319,11 +320,11 @@ def _cholesky(code: Code, step: Call) -> None:
 def _eliminate(code: Code, step: Call) -> None:
     ((a, offset),), (left, right, reduced, sign) = step.inputs, step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
-    n, c = shape[-1], _Caller(code, d)
+    n, c = shape[-1], Caller(code, d)
     _copy(code, a, offset, shape, reduced, contiguous(shape))
     matrix = n * n * d.itemsize
     parts = *[(address(code, m), matrix) for m in (left, right, reduced)], (address(code, sign), d.itemsize)
-    with _systems(code, math.prod(shape[:-2]), *parts) as (x, y, z, s):
+    with systems(code, math.prod(shape[:-2]), *parts) as (x, y, z, s):
         for each in (x, y):
             c.fill(each, n * n, 0.0)
             with code.b.loop(0, n) as i:
@@ -333,7 +334,7 @@ def _eliminate(code: Code, step: Call) -> None:
             _eliminate_column(c, n, j, x, y, z, s)
 
 
-def _eliminate_column(c: _Caller, n: int, j: Value, x: Value, y: Value, z: Value, s: Value) -> None:
+def _eliminate_column(c: Caller, n: int, j: Value, x: Value, y: Value, z: Value, s: Value) -> None:
     b = c.b
     with b.carry(j, n, [c.number(0.0), j, j]) as (i, rows):
         with b.carry(j, n, rows.values) as (k, columns):

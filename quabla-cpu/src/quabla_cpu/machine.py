@@ -11,9 +11,9 @@ import contextlib
 import marshal
 import os
 import sys
-from dataclasses import astuple, dataclass
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from quabla_cpu import diskcache
 from quabla_cpu.image import Image
@@ -21,8 +21,7 @@ from quabla_cpu.image import Image
 __all__ = ["Host", "Machine", "recall", "remember", "stamp"]
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """The machine that code is compiled for.
 
     Attributes:
@@ -46,8 +45,7 @@ class Host:
         return self.vector_bytes // element_bytes
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What an earlier process found out.
 
     Attributes:
@@ -115,8 +113,8 @@ _CHANGING = (
 
 
 def _files(folder: str, nested: bool) -> str:
-    """The names, sizes and times of the files in a folder."""
-    found = []
+    """A line that changes when a file of code in a folder does: their number, sizes and times, added up."""
+    count = size = times = 0
     folders = [folder]
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -124,10 +122,12 @@ def _files(folder: str, nested: bool) -> str:
                 name = entry.name
                 if name.endswith((".py", ".so")):
                     status = entry.stat()
-                    found.append((entry.path, status.st_size, status.st_mtime_ns))
+                    count += 1
+                    size += status.st_size
+                    times += status.st_mtime_ns
                 elif nested and "." not in name and name != "__pycache__" and entry.is_dir():
                     folders.append(entry.path)
-    return repr(sorted(found))
+    return f"{folder} {count} {size} {times}"
 
 
 def recall() -> Machine | None:
@@ -136,7 +136,7 @@ def recall() -> Machine | None:
     found = diskcache.get(diskcache.key("machine", mark)) if mark else None
     if found is None:
         return None
-    with contextlib.suppress(ValueError, EOFError, TypeError):  # of another version of Python, say
+    with contextlib.suppress(ValueError, EOFError, TypeError):  # written by another version of Python, say
         host, identity, check = marshal.loads(found)
         return Machine(Host(*host), identity, Image(*check))
     return None
@@ -146,5 +146,5 @@ def remember(machine: Machine) -> None:
     """Keep what this process found out."""
     mark = stamp() if diskcache.enabled() else None
     if mark:
-        content = marshal.dumps((astuple(machine.host), machine.identity, (*machine.check,)))
+        content = marshal.dumps(((*machine.host,), machine.identity, (*machine.check,)))
         diskcache.put(diskcache.key("machine", mark), content)

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from quabla_cpu.elf import UnsupportedError
-from quabla_cpu.image import PAGE, Image
+from quabla_cpu.image import PAGE, Image, UnsupportedError
 
-__all__ = ["Mapping", "c_function", "place"]
+__all__ = ["Mapping", "c_function", "is_c_function", "place"]
 
 # Of Linux on x86-64; other systems do not get this far, since their object files are not read.
 _READ_WRITE, _READ_EXECUTE = 1 | 2, 1 | 4
 _PRIVATE_ANONYMOUS = 0x02 | 0x20
 _FAILED = ctypes.c_void_p(-1).value
+_ADDRESS = (1 << 64) - 1
 
 _libc: Any = None
 
@@ -49,6 +49,14 @@ def c_function(name: str) -> int:
         raise KeyError(name) from None
     assert found is not None
     return found
+
+
+def is_c_function(name: str) -> bool:
+    """Whether the C library has a function of that name."""
+    try:
+        return bool(c_function(name))
+    except KeyError:
+        return False
 
 
 class Mapping:
@@ -85,9 +93,9 @@ def place(image: Image, address: Callable[[str], int]) -> Mapping:
     mapping = Mapping(base, size, libc.munmap)
     content = bytearray(image.content)
     for offset, target in image.inner:
-        struct.pack_into("<Q", content, offset, base + target)
+        struct.pack_into("<Q", content, offset, (base + target) & _ADDRESS)
     for offset, symbol, addend in image.outer:
-        struct.pack_into("<Q", content, offset, (address(symbol) + addend) & 0xFFFFFFFFFFFFFFFF)
+        struct.pack_into("<Q", content, offset, (address(symbol) + addend) & _ADDRESS)
     ctypes.memmove(base, bytes(content), len(content))
     code = image.writable + -image.writable % PAGE
     if libc.mprotect(base, code, _READ_EXECUTE):

@@ -7,6 +7,8 @@ from quabla_cpu.backend import CpuBackend
 
 __all__ = ["quabla_backend"]
 
+quabla_hookspec_version = 1
+
 
 @hookimpl
 def quabla_backend() -> CpuBackend:

@@ -1,7 +1,7 @@
 """Nodes that a routine of their own computes instead of a fused kernel: a table, filled by the modules that have one.
 
 A routine gets its operands and results as contiguous memory. To add one, write its module, register it here by the name
-of the op, and import the module in `backend.py`.
+of the op, and import the module in `assemble.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quabla.lowering.loops import Buffer, Call
 from quabla_cpu.text import Value
 
 if TYPE_CHECKING:
-    from quabla_cpu.kernels import Code
+    from quabla_cpu.writing import Code
 
 __all__ = ["ROUTINES", "Routine", "address", "routine"]
 

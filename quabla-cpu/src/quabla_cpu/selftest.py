@@ -6,8 +6,8 @@ import ctypes
 from contextlib import suppress
 from functools import lru_cache
 
-from quabla_cpu import engine, memory
-from quabla_cpu.elf import UnsupportedError
+from quabla_cpu import engine
+from quabla_cpu.image import UnsupportedError
 
 __all__ = ["code_runs"]
 
@@ -34,7 +34,7 @@ def code_runs() -> bool:
 def _recalled() -> engine.Library | None:
     check = engine.check()
     with suppress(UnsupportedError):  # as it will be for LLVM, which can say why
-        return None if check is None else engine.load(check, memory.c_function)
+        return None if check is None else engine.load(check, {})
     return None
 
 

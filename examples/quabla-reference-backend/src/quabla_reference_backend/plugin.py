@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,13 +22,15 @@ from quabla.backends.generic_plan import GenericTrainingPlan
 from quabla.backends.hookspec import hookimpl
 from quabla.backends.protocol import TrainingPlan
 from quabla.backends.reference import ReferenceExecutable, build
-from quabla.errors import UnsupportedOperationError
+from quabla.backends.support import require
 from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program
 from quabla.shapes import ShapeDtype
 
 if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
+
+quabla_hookspec_version = 1  # of the hooks and protocols that this plugin was written for
 
 # What this device does in its own way, by the name of the op: a function of the operands and the node's params. Any
 # other op is evaluated as the op itself defines it.
@@ -113,7 +116,7 @@ class NumpyBackend:
         self.refused = refused
         self.counts = NodeCounts()
 
-    @property
+    @cached_property
     def capabilities(self) -> BackendCapabilities:
         """What the device can do, as data. Imported here: running a program does not need it."""
         from quabla.backends.capabilities import BackendCapabilities
@@ -121,7 +124,6 @@ class NumpyBackend:
         return BackendCapabilities(
             dtypes=("float64", "float32", "bool", "int64"),
             ops=tuple(sorted(set(OPS) - self.refused)),
-            regions=True,
             determinism="bitwise",
             native_float64=True,
         )
@@ -131,15 +133,8 @@ class NumpyBackend:
         return (self.platform,)
 
     def lower(self, program: Program, device: str) -> NumpyLowered:
-        """Refuse what the device cannot do, naming it, before anything runs."""
-        for node in program.nodes:
-            if node.op.name in self.refused:
-                operands = ", ".join(repr(v.aval) for v in node.inputs)
-                raise UnsupportedOperationError(
-                    f"{node.op.name}({operands}) is not supported on {device!r}; run this function on another device",
-                    op=node.op.name,
-                    device=device,
-                )
+        """Refuse what the device cannot do, inside branches and loops too, before anything runs."""
+        require(program, self.capabilities, device)
         return NumpyLowered(program, device)
 
     def compile(self, lowered: NumpyLowered) -> NumpyExecutable:

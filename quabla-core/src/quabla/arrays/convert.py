@@ -155,6 +155,26 @@ def _cast(x: Tensor, to: dtype) -> Tensor:
 
 def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
     """A copy of `a`, by the table of dtypes."""
+    _check_numpy(a, where)
+    given = a.dtype
+    if a.size == 0:
+        raise ShapeError(
+            f"{where}: the array is empty, its shape is {a.shape}; every extent must be at least 1"
+        )
+    if to is None:
+        target = given if given in _KEPT else float64.numpy
+    else:
+        target = to.numpy
+        if to is int64 and given.kind == "f":
+            raise DtypeError(f"{where}: floating data has no exact int64 form; round and convert it in NumPy")
+        if to is int64 and given == np.uint64 and a.max() >= 2**63:
+            raise DtypeError(f"{where}: the integer {a.max()} is beyond the range of int64")
+    with np.errstate(all="ignore"):
+        return wrap(np.array(a, dtype=target, order="C", copy=True))
+
+
+def _check_numpy(a: Any, where: str) -> None:
+    """Refuse NumPy data of a type that has no counterpart here, by itself or in a list."""
     given = a.dtype
     if not given.isnative:
         raise DtypeError(
@@ -175,20 +195,6 @@ def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
         raise DtypeError(
             f"{where}: masked arrays are not supported; fill the entries, as in a.filled(numpy.nan)"
         )
-    if a.size == 0:
-        raise ShapeError(
-            f"{where}: the array is empty, its shape is {a.shape}; every extent must be at least 1"
-        )
-    if to is None:
-        target = given if given in _KEPT else float64.numpy
-    else:
-        target = to.numpy
-        if to is int64 and given.kind == "f":
-            raise DtypeError(f"{where}: floating data has no exact int64 form; round and convert it in NumPy")
-        if to is int64 and given == np.uint64 and a.max() >= 2**63:
-            raise DtypeError(f"{where}: the integer {a.max()} is beyond the range of int64")
-    with np.errstate(all="ignore"):
-        return wrap(np.array(a, dtype=target, order="C", copy=True))
 
 
 def _from_foreign(obj: Any, to: dtype | None, where: str) -> Tensor:
@@ -222,7 +228,24 @@ def _from_foreign(obj: Any, to: dtype | None, where: str) -> Tensor:
     raise DtypeError(f"{where}: cannot make an array of {_short(obj)}, a {type(obj).__name__}; {remedy}")
 
 
+_PLAIN = frozenset((float, int, bool, range))
+_NESTED = frozenset((list, tuple))
+
+
+def _check_elements(obj: Any, where: str, depth: int = 0) -> None:
+    """Refuse what NumPy would take out of a list in silence: masked arrays, and arrays of another byte order."""
+    kinds = set(map(type, obj))
+    if kinds <= _PLAIN or depth > 64:
+        return
+    for element in obj:
+        if type(element) in _NESTED:
+            _check_elements(element, where, depth + 1)
+        elif isinstance(element, np.ndarray):
+            _check_numpy(element, where)
+
+
 def _from_lists(obj: Any, to: dtype | None, where: str) -> Tensor:
+    _check_elements(obj, where)
     try:
         made = np.array(obj)
     except TracerError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor
 from quabla.dtypes import as_dtype, float64
 from quabla.errors import DtypeError, ShapeError
-from quabla.shapes import MOST_ELEMENTS, as_shape
+from quabla.shapes import MOST_ELEMENTS, as_shape, whole
 
 __all__ = ["arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like"]
 
@@ -244,7 +243,7 @@ def _numpy_dtype(dtype: Any, where: str = "") -> np.dtype[Any]:
 
 
 def _number(x: Any, where: str) -> float:
-    if isinstance(x, str | bytes | complex):
+    if isinstance(x, str | bytes | complex | bool | np.bool_):
         raise DtypeError(f"{where}: expected a number, got {x!r}")
     try:
         return float(x)
@@ -254,7 +253,7 @@ def _number(x: Any, where: str) -> float:
 
 def _count(n: Any, where: str, name: str) -> int:
     try:
-        count = operator.index(n)
+        count = whole(n)
     except TypeError as error:
         if isinstance(n, TraceTensor):
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from quabla.arrays.tensor import Array, Tensor, wrap_as
 from quabla.dtypes import dtype
 from quabla.errors import DtypeError, ShapeError
-from quabla.shapes import ShapeDtype, aval_of, normalize_axis
+from quabla.shapes import ShapeDtype, aval_of, normalize_axis, whole
 
 if TYPE_CHECKING:
     from quabla.ops.methods import Methods as _Base
@@ -175,7 +174,7 @@ def slice_bounds(x: Any, axis: Any, start: Any, length: Any, step: Any) -> tuple
     where = "slice"
     axis = normalize_axis(axis, x.ndim, where)
     try:
-        start, length, step = operator.index(start), operator.index(length), operator.index(step)
+        start, length, step = whole(start), whole(length), whole(step)
     except TypeError:
         raise DtypeError(
             f"{where}: start, length and step are integers, got {start!r}, {length!r} and {step!r}"

@@ -5,13 +5,17 @@ Only describing a backend needs this file, so nothing on the way to a running pr
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from quabla.backends.hookspec import HOOKSPEC_VERSION
+__all__ = ["CONTROL_FLOW", "LINALG", "BackendCapabilities"]
 
-__all__ = ["BackendCapabilities"]
+CONTROL_FLOW = frozenset(("cond", "scan", "while"))
+"""The ops that hold programs and cannot be replaced by them: branches and loops."""
+
+LINALG = frozenset("cholesky det eigh eliminate lu lu_det lu_solve slogdet solve triangular_solve".split())
+"""The matrix factorisations and solvers."""
 
 Dtype = Literal["float64", "float32", "bool", "int64"]
 
@@ -20,11 +24,11 @@ class BackendCapabilities(BaseModel):
     """What a backend can do. Immutable; unknown fields are refused.
 
     Attributes:
-        hookspec: the version of the hooks and protocols that the backend was written for.
         dtypes: the element types that programs may use.
-        ops: the names of the ops that it runs, by rules of its own or by decomposing them.
-        regions: whether it runs nodes that hold programs (branches and loops) without coming back to Python.
-        linalg: the names of the matrix factorisations and solvers that it runs.
+        ops: the names of the ops that it runs, by rules of its own or by decomposing them. What is not among them is
+            refused by `lower`, wherever in a program it stands.
+        regions: whether it runs branches and loops. Follows from `ops`, with which it has to agree where it is given.
+        linalg: the names of the matrix factorisations and solvers among `ops`. Follows from them, too.
         training: the names of the update rules that it keeps resident, such as "adam"; "any" where the step is an
             ordinary program to it.
         determinism: "bitwise" where the same program on the same machine gives the same bits on every run, "none" where
@@ -36,6 +40,8 @@ class BackendCapabilities(BaseModel):
         >>> can = BackendCapabilities(dtypes=("float32",), ops=("add", "mul"), native_float64=False)
         >>> can.supports("add", "float32"), can.supports("add", "float64")
         (True, False)
+        >>> can.regions, can.linalg
+        (False, ())
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -47,7 +53,26 @@ class BackendCapabilities(BaseModel):
     linalg: tuple[str, ...] = ()
     training: tuple[str, ...] = ("any",)
     determinism: Literal["bitwise", "none"] = "none"
-    hookspec: int = Field(default=HOOKSPEC_VERSION, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follow_from_ops(cls, given: Any) -> Any:
+        ops = given.get("ops")
+        if isinstance(ops, tuple):
+            given = {"regions": not CONTROL_FLOW.isdisjoint(ops), **given}
+            given = {"linalg": tuple(sorted(LINALG.intersection(ops))), **given}
+        return given
+
+    @model_validator(mode="after")
+    def _agree_with_ops(self) -> BackendCapabilities:
+        if self.regions == CONTROL_FLOW.isdisjoint(self.ops):
+            there = sorted(CONTROL_FLOW.intersection(self.ops)) or "none of cond, scan, while"
+            raise ValueError(f"regions={self.regions} does not agree with ops, which has {there}")
+        if set(self.linalg) != LINALG.intersection(self.ops):
+            raise ValueError(
+                f"linalg={self.linalg!r} does not agree with ops, which has {sorted(LINALG.intersection(self.ops))}"
+            )
+        return self
 
     def supports(self, op: str, dtype: str) -> bool:
         """Whether an op on elements of a type is among what the backend says it can do."""

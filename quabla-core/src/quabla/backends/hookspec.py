@@ -6,8 +6,13 @@ A plugin is a module or an object that an entry point of the group `quabla.backe
     numpy = "my_package.plugin"
 
 Its functions marked with `hookimpl` implement the hooks below. A plugin must implement at least one of them, and
-no hook that is not on this page. The name of the entry point is the platform that the plugin brings (`numpy`
-above); a plugin that brings no device may have any name that is no platform.
+no hook that is not on this page. It says for which version of this page it was written:
+
+    quabla_hookspec_version = 1
+
+and is not loaded where the version is another; without that line it was written for version 1. The name of the entry
+point is the platform that the plugin brings (`numpy` above); a plugin that brings no device may have any name that is
+no platform.
 
 Loading a plugin means to import it and to call its hooks, each once. It happens at most once per process, when one
 of the plugin's devices is first asked for (or all devices are listed, or a name is looked for that the module
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["HOOKSPEC_VERSION", "BackendUnavailable", "hookimpl", "quabla_backend", "quabla_public_names"]
 
 HOOKSPEC_VERSION = 1
-"""Counts the incompatible changes of this page and of `backends/protocol.py`; `BackendCapabilities` records it."""
+"""Counts the incompatible changes of this page, of `backends/protocol.py` and of `BackendCapabilities`."""
 
 hookspec = pluggy.HookspecMarker("quabla")
 hookimpl = pluggy.HookimplMarker("quabla")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quabla.backends.discovery import entry_points
 from quabla.backends.guard import GuardedBackend
 from quabla.errors import BackendError
 
@@ -55,6 +56,7 @@ class Loaded:
         reason: why it is not ready.
         remedy: what the user can do, where the plugin says so.
         backend: its backend, where it has one that is ready.
+        hookspec: the version of the hooks that it was written for; None where it could not be imported.
         devices: the devices that can run.
         names: what it adds to the public namespace.
         error: what it raised, without traceback.
@@ -70,43 +72,18 @@ class Loaded:
     names: Mapping[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
     trace: str = ""
+    hookspec: int | None = None
 
 
 def installed() -> Iterator[Source]:
-    """The plugins of the installed distributions, without importing any.
-
-    Metadata that cannot be read is a source that fails to load; that of distributions without the group is not parsed.
-    """
-    from importlib.metadata import distributions
-
+    """The plugins of the installed distributions, without importing any."""
     seen: set[tuple[str, str]] = set()
-    for dist in distributions():
-        try:
-            text = dist.read_text("entry_points.txt")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if not text or GROUP not in text:
-            continue
-        name = version = "unknown"
-        try:
-            name, version = dist.metadata["Name"], dist.metadata["Version"]
-            points = list(dist.entry_points.select(group=GROUP))
-        except Exception as e:
-            yield Source(name, _raiser(e), name, version)
-            continue
-        for point in points:
-            # A distribution that is found twice on the path is imported from the first place alone.
-            key = (re.sub(r"[-_.]+", "-", name).lower(), point.name)
-            if key not in seen:
-                seen.add(key)
-                yield Source(point.name, point.load, name, version, point.value)
-
-
-def _raiser(error: Exception) -> Callable[[], Any]:
-    def raise_it() -> Any:
-        raise error
-
-    return raise_it
+    for point in entry_points(GROUP):
+        # A distribution that is found twice on the path is imported from the first place alone.
+        key = (re.sub(r"[-_.]+", "-", point.distribution).lower(), point.name)
+        if key not in seen:
+            seen.add(key)
+            yield Source(point.name, point.load, point.distribution, point.version, point.value)
 
 
 def load(source: Source) -> Loaded:
@@ -118,13 +95,39 @@ def load(source: Source) -> Loaded:
     # A plugin that calls sys.exit() must not take the user's program with it.
     except (Exception, SystemExit) as e:
         trace = "".join(traceback.format_exception(e))
-        reason = str(e) if isinstance(e, _JunkError) else f"{type(e).__name__}: {e}"
+        junk = isinstance(e, _JunkError)
+        reason = str(e) if junk else f"{type(e).__name__}: {e}"
         # The frames would keep everything alive that the plugin held when it failed.
-        return Loaded(source, "broken", reason, error=e.with_traceback(None), trace=trace)
+        return Loaded(
+            source,
+            "broken",
+            reason,
+            getattr(e, "remedy", "") if junk else "",
+            error=e.with_traceback(None),
+            trace=trace,
+            hookspec=getattr(e, "hookspec", None) if junk else None,
+        )
 
 
 class _JunkError(BackendError):
     """The plugin answered, and the answer is of no use."""
+
+
+class _VersionError(_JunkError):
+    """The plugin was written for another version of the hooks."""
+
+    def __init__(self, source: Source, made: Any, here: int) -> None:
+        super().__init__(
+            f"it was written for version {made!r} of the backend hooks, and this quabla-core has version {here}"
+        )
+        self.hookspec = made if type(made) is int else None
+        newer = self.hookspec is not None and self.hookspec > here
+        fitting = f"a release of {source.distribution} that was made for version {here} of the hooks"
+        self.remedy = (
+            f"install a newer quabla-core, or {fitting}"
+            if newer
+            else f"install {fitting}, or ask its authors for one"
+        )
 
 
 def _load(source: Source, unavailable_error: type[Any]) -> Loaded:
@@ -133,6 +136,9 @@ def _load(source: Source, unavailable_error: type[Any]) -> Loaded:
     from quabla.backends import hookspec
 
     plugin = source.load()
+    made = getattr(plugin, "quabla_hookspec_version", 1)
+    if made != hookspec.HOOKSPEC_VERSION or type(made) is not int:
+        raise _VersionError(source, made, hookspec.HOOKSPEC_VERSION)
     # A manager for each plugin, so that one that fails half-way leaves nothing behind in a table of all.
     manager = pluggy.PluginManager("quabla")
     manager.add_hookspecs(hookspec)
@@ -167,7 +173,7 @@ def _load(source: Source, unavailable_error: type[Any]) -> Loaded:
     if _implements(manager, "quabla_public_names"):
         for given in manager.hook.quabla_public_names():
             names = _checked_names(given)
-    return Loaded(source, state, reason, remedy, backend, found, names)
+    return Loaded(source, state, reason, remedy, backend, found, names, hookspec=made)
 
 
 def _implements(manager: Any, hook: str) -> bool:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from quabla.backends.discovery import version
 from quabla.backends.guard import GuardedBackend
 from quabla.backends.loading import Loaded, Source, installed, load
 from quabla.errors import BackendError, UnsupportedOperationError
@@ -46,8 +47,8 @@ ADVICE: Mapping[str, str] = {
     "cpu": "install quabla-cpu from the same checkout or the same folder of wheels as quabla-core, for example: "
     "python -m pip install ./quabla-core ./quabla-cpu",
     "cuda": "NVIDIA GPUs need a distribution quabla-cuda, which this version of Quabla does not come with",
-    "mlx": "Apple GPUs need a distribution quabla-mlx, which this version of Quabla does not come with (the "
-    "distribution of that name on a public index is by other authors)",
+    "mlx": "GPUs of Apple need quabla-mlx: install it from the same checkout or the same folder of wheels as "
+    "quabla-core, for example: python -m pip install ./quabla-core ./quabla-mlx",
 }
 
 
@@ -67,6 +68,7 @@ class PluginReport:
         names: the public names that it adds.
         traceback: where it failed, as text.
         built_in: whether it is part of Quabla's core.
+        hookspec: the version of the backend hooks that it was written for, where it says so.
     """
 
     name: str
@@ -80,6 +82,7 @@ class PluginReport:
     names: tuple[str, ...]
     traceback: str
     built_in: bool
+    hookspec: int | None = None
 
 
 def _reference() -> Any:
@@ -89,12 +92,7 @@ def _reference() -> Any:
 
 
 def _built_in() -> Source:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        number = version("quabla-core")
-    except PackageNotFoundError:  # used from a source folder
-        number = "unknown"
+    number = version("quabla-core") or "unknown"  # used from a source folder
     return Source(FALLBACK, _reference, "quabla-core", number, "quabla.backends.reference", built_in=True)
 
 
@@ -196,9 +194,10 @@ class Registry:
             )
         plugin = self.loaded(rivals[0])
         if plugin.state == "broken":
+            remedy = f"; {plugin.remedy}" if plugin.remedy else ""
             raise BackendError(
                 f"{where}: the device {device!r} cannot be used: its plugin {plugin.source.label} is broken: "
-                f"{plugin.reason}. `python -m quabla doctor` shows where",
+                f"{plugin.reason}{remedy}. `python -m quabla doctor` shows where",
                 plugin=plugin.source.label,
             ) from plugin.error
         if plugin.state == "unavailable":
@@ -265,6 +264,7 @@ def _report(plugin: Loaded) -> PluginReport:
         names=tuple(plugin.names),
         traceback=plugin.trace,
         built_in=source.built_in,
+        hookspec=plugin.hookspec,
     )
 
 

@@ -14,6 +14,8 @@ from quabla.dtypes import float32, float64
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.elementwise import exp, mul, sin
+from quabla.ops.limits import conceal
+from quabla.ops.masks import with_masks
 from quabla.ops.structure import lead, zeros_like
 from quabla.shapes import aval_of
 from quabla.transforms.batch import batch_values
@@ -31,6 +33,7 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, fun: Program) -
 
     def run(*args: Any) -> list[Any]:
         rest = iter(args[len(primals) :])
+        conceal(x for x, m in zip(args, moving, strict=False) if m)
         outs, t_outs = jvp_values(
             args[0].frame, fun, args[: len(primals)], [next(rest) if m else None for m in moving]
         )
@@ -50,13 +53,14 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
         live = [ct is not None for ct in cts]
-        given = [ct for ct in cts if ct is not None]
+        given, masked = with_masks([ct for ct in cts if ct is not None])
 
         # A region of its own, so that nothing in it is shared with the forward pass: it starts from the operands.
         def run(*args: Any) -> list[Any]:
             n = len(operands)
+            conceal(x for x, w in zip(args, wanted, strict=False) if w)
             _, backward = vjp_values(args[0].frame, fun, args[:n], wanted)
-            rest = iter(args[n:])
+            rest = iter(masked(args[n:]))
             back = backward([next(rest) if x else None for x in live])
             return [
                 zeros_like(x) if ct is None else ct

@@ -28,6 +28,8 @@ from quabla.ir.program import Program
 from quabla.ops.apply import operand
 from quabla.ops.compare import logical_not
 from quabla.ops.elementwise import div, mul, sin, where_op
+from quabla.ops.limits import conceal
+from quabla.ops.masks import with_masks
 from quabla.ops.reduce import reduce_any_op
 from quabla.ops.structure import broadcast, lead, zeros_like
 from quabla.shapes import aval_of
@@ -56,6 +58,7 @@ def _forward(
         def run(*args: Any) -> list[Any]:
             rest = iter(args[len(operands) :])
             ts = [next(rest) if m else None for m in moving]
+            conceal(x for x, m in zip(args, moving, strict=False) if m)
             outs, t_outs = jvp_values(args[0].frame, program, args[: len(operands)], ts)
             return [
                 *outs,
@@ -81,14 +84,15 @@ def _reverse(
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
         live = [ct is not None for ct in cts]
-        given = [ct for ct in cts if ct is not None]
+        given, masked = with_masks([ct for ct in cts if ct is not None])
 
         def derived(program: Program) -> Program:
             # The branch runs again: which of the two ran is known only at run time, so their residuals differ.
             def run(*args: Any) -> list[Any]:
                 inner, n = args[0].frame, len(values)
+                conceal(x for x, w in zip(args, needs, strict=False) if w)
                 _, backward = vjp_values(inner, program, args[:n], needs)
-                rest = iter(args[n:])
+                rest = iter(masked(args[n:]))
                 back = backward([next(rest) if x else None for x in live])
                 return [
                     zeros_like(x) if ct is None else ct

@@ -15,6 +15,7 @@ from quabla.control.regions import mapped, moved, split, used
 from quabla.dtypes import int64
 from quabla.ir.program import Node, Program
 from quabla.ops.elementwise import add_op
+from quabla.ops.limits import conceal
 from quabla.ops.structure import lead, permute, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
@@ -158,6 +159,7 @@ def tangents(body: Program, parts: Parts, given: Parts) -> Tangents:
         c, s, x = split(args, len(joint.consts), len(joint.carry))
         rest = iter((*c[nc:], *s[nk:], *x[nx:]))
         values = [i, *c[:nc], *s[:nk], *x[:nx]]
+        conceal(v for v, m in zip(values, moving, strict=True) if m)
         outs, t_outs = jvp_values(i.frame, body, values, [next(rest) if m else None for m in moving])
         filled = [zeros_like(o) if t is None else t for o, t in zip(outs, t_outs, strict=True)]
         t_state = [t for t, m in zip(filled[:nk], m_carry, strict=True) if m]
@@ -272,6 +274,7 @@ def backward(
         c, s, x = split(args, nc, len(joint.carry))
         before, slices, ct_ys = split(x, nk, nx)
         values = [i, *c, *before, *slices]
+        conceal(v for v, n in zip(values, needs, strict=True) if n)
         _, pull = vjp_values(i.frame, body, values, needs)
         given, more = iter(s[: len(ct_carry)]), iter(ct_ys)
         found = pull([next(given) if a else None for a in active] + [next(more) if x else None for x in live])

@@ -16,7 +16,7 @@ from quabla.errors import DtypeError, ShapeError
 from quabla.ir.program import Node, Program, Value
 from quabla.ops.apply import operand
 from quabla.ops.compare import equal, logical_and
-from quabla.ops.elementwise import where, where_op
+from quabla.ops.elementwise import stop_gradient, where, where_op
 from quabla.ops.reduce import reduce_any_op, reduce_max_op, reduce_min_op
 from quabla.ops.structure import astype_op, broadcast, sum_over
 from quabla.shapes import ShapeDtype, aval_of
@@ -222,7 +222,8 @@ def safe_lanes(active: Any, values: Sequence[Any], over: Sequence[bool]) -> list
     """Mapped values in which the lanes that are not active hold a copy of an active one.
 
     What is computed from them is as harmless as what an active lane computes: no NaN, error or endless loop comes from
-    an operand that the lane would never have met. If no lane is active the values are zeros.
+    an operand that the lane would never have met, and no derivative reaches the lane that was copied. If no lane is
+    active the values are zeros.
 
     Args:
         active: bool, shape `(lanes,)`.
@@ -237,7 +238,9 @@ def safe_lanes(active: Any, values: Sequence[Any], over: Sequence[bool]) -> list
         if not m:
             out.append(x)
             continue
-        picked = broadcast(_picked(broadcast(first, x.shape, (0,)), x), x.shape, tuple(range(1, x.ndim)))
+        picked = broadcast(
+            _picked(broadcast(first, x.shape, (0,)), stop_gradient(x)), x.shape, tuple(range(1, x.ndim))
+        )
         out.append(bind(where_op, (broadcast(active, x.shape, (0,)), x, picked), {}))
     return out
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
-from quabla.errors import ShapeError
+from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import floating_operand, operand, promote
 from quabla.ops.elementwise import add, mul, sub
-from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over
-from quabla.shapes import normalize_axis
+from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over, zeros_like
+from quabla.shapes import normalize_axis, whole
 
 __all__ = ["diff", "meshgrid", "polyval", "trapezoid"]
 
@@ -42,7 +41,10 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     """
     x = floating_operand(x, "diff")
     a = normalize_axis(axis, x.ndim, "diff")
-    times = operator.index(n)
+    try:
+        times = whole(n)
+    except TypeError:
+        raise DtypeError(f"diff: n is one integer, got {n!r}") from None
     if not 0 <= times < x.shape[a]:
         raise ShapeError(
             f"diff: {n} differences of the {x.shape[a]} elements along axis {a} of {x.aval}: there must be more "
@@ -64,10 +66,10 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         axis: along which axis.
 
     Returns:
-        An array without that axis.
+        An array without that axis; 0 where there is one point only.
 
     Raises:
-        ShapeError: the shapes do not fit, or there is one point only.
+        ShapeError: the shapes do not fit.
 
     Example:
         >>> import quabla as qb
@@ -77,10 +79,6 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     y = floating_operand(y, "trapezoid")
     a = normalize_axis(axis, y.ndim, "trapezoid")
     n = y.shape[a]
-    if n < 2:
-        raise ShapeError(
-            f"trapezoid: one point along axis {a} of {y.aval} encloses no area; there must be two"
-        )
     if x is None:
         step = dx
     else:
@@ -91,7 +89,9 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
             raise ShapeError(
                 f"trapezoid: x of shape {x.shape} must have the shape {y.shape} of y, or be a vector of {n} elements"
             )
-        step = sub(_along(x, 1, n, a), _along(x, 0, n - 1, a))
+        step = None if n == 1 else sub(_along(x, 1, n, a), _along(x, 0, n - 1, a))
+    if n == 1:  # one point encloses no area
+        return zeros_like(sum_over(y, (a,)))
     areas = mul(step, mul(0.5, add(_along(y, 1, n, a), _along(y, 0, n - 1, a))))
     return sum_over(areas, (a,))
 

@@ -37,7 +37,8 @@ def _sum_of(x: Any, last: int = 2) -> Any:
     return sum_over(x, tuple(range(x.ndim - last, x.ndim)))
 
 
-def _diagonal(x: Any) -> Any:
+def diagonal(x: Any) -> Any:
+    """The diagonals of a stack of matrices."""
     return diagonal_of(x, x.ndim - 2, x.ndim - 1)
 
 
@@ -69,7 +70,7 @@ def _regular_jvp(primals: Any, tangents: Any, out: Any) -> Any:
     (a,), (da,) = primals, tangents
     if da is None:
         return None
-    return elementwise.mul(out, _sum_of(_diagonal(apply_solve(a, da)), 1))
+    return elementwise.mul(out, _sum_of(diagonal(apply_solve(a, da)), 1))
 
 
 def _det_jvp(primals: Any, tangents: Any, out: Any, *, regular: bool) -> Any:
@@ -92,7 +93,7 @@ def _det_jvp(primals: Any, tangents: Any, out: Any, *, regular: bool) -> Any:
     b11, b12, b21, b22 = blocks(b)
     d11, d12, d21, d22 = blocks(db)
     # A zero on the diagonal of M means a rank below n - 3; a one in its place keeps the solves finite.
-    zero = equal(getitem(_diagonal(pivots), (..., slice(0, m))), 0.0)
+    zero = equal(getitem(diagonal(pivots), (..., slice(0, m))), 0.0)
     eye = broadcast(wrap(np.eye(m, dtype=a.dtype.numpy)), b11.shape)
     ones = elementwise.where(reshape_to(zero, (*zero.shape, 1)), eye, 0.0)
     b11 = elementwise.add(b11, ones)
@@ -104,7 +105,7 @@ def _det_jvp(primals: Any, tangents: Any, out: Any, *, regular: bool) -> Any:
     ds = elementwise.sub(ds, product(z, elementwise.sub(d12, product(d11, w)), x_transposed=True))
     det_m = bind(det_op, (b11,), {"regular": True})
     det_s, cofactors = _cofactors(s)
-    inner = elementwise.mul(det_s, _sum_of(_diagonal(apply_solve(b11, d11)), 1))
+    inner = elementwise.mul(det_s, _sum_of(diagonal(apply_solve(b11, d11)), 1))
     inner = elementwise.add(inner, _sum_of(elementwise.mul(cofactors, ds)))
     return elementwise.mul(elementwise.mul(weight, det_m), inner)
 
@@ -150,12 +151,12 @@ def _slogdet_infer(a: ShapeDtype) -> tuple[ShapeDtype, ShapeDtype]:
 
 def _slogdet_jvp(primals: Any, tangents: Any, out: Any) -> Any:
     (a,), (da,) = primals, tangents
-    return None, None if da is None else _sum_of(_diagonal(apply_solve(a, da)), 1)
+    return None, None if da is None else _sum_of(diagonal(apply_solve(a, da)), 1)
 
 
 def _slogdet_decomposed(a: Any) -> Any:
     factors, pivots = lu(a)
-    logs = elementwise.log(elementwise.abs(_diagonal(factors)))
+    logs = elementwise.log(elementwise.abs(diagonal(factors)))
     return lu_det(factors, pivots, True), _sum_of(logs, 1)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import operand, promote
 from quabla.ops.elementwise import mul, sub
 from quabla.ops.structure import concatenate, pad, permute, reshape_to, strided_slice, sum_over
-from quabla.shapes import broadcast_shapes, normalize_axis
+from quabla.shapes import broadcast_shapes, normalize_axis, whole
 
 __all__ = ["cross", "diag", "diagonal", "kron", "trace"]
 
@@ -66,7 +65,7 @@ def _diagonal(x: Any, offset: int, where: str) -> Any:
 
 def _whole(k: Any, where: str) -> int:
     try:
-        return operator.index(k)
+        return whole(k)
     except TypeError:
         raise ShapeError(f"{where}: the diagonal is named by one integer, got {k!r}") from None
 

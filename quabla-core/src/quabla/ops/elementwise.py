@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import bind, full_value, innermost
+from quabla.arrays.tracer import TraceTensor, bind, full_value, innermost
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
-from quabla.ir.op import Op, Sample, define
+from quabla.ir.op import OPS, Op, Sample, define
 from quabla.ops.apply import batch_elementwise, binary, operand, promote, recorded, unary
-from quabla.ops.compare import equal, greater
+from quabla.ops.compare import equal, greater, less
 from quabla.ops.family import LINEAR, elementwise
-from quabla.ops.limits import derivative_along
+from quabla.ops.limits import square_of_root
 from quabla.ops.masks import through_mask
-from quabla.ops.structure import broadcast, cast, zeros_like
+from quabla.ops.structure import broadcast, zeros_like
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
 __all__ = [
@@ -77,6 +77,10 @@ def mul(x: Any, y: Any) -> Any:
         >>> qb.mul(qb.array([1.0, 2.0]), 3.0).tolist()
         [3.0, 6.0]
     """
+    if x is y and type(x) is TraceTensor:
+        square = square_of_root(x)
+        if square is not None:
+            return square
     return binary(mul_op, x, y)
 
 
@@ -138,7 +142,7 @@ sech2_op: Op = elementwise(
 )
 
 
-def _root_slope(x: Any, out: Any) -> Any:
+def root_slope(x: Any, out: Any) -> Any:
     # The subgradient 0 at 0. The quotient is kept finite there, so that no derivative of it meets 0 * inf.
     at_zero = equal(out, 0.0)
     return where(at_zero, 0.0, div(0.5, where(at_zero, 1.0, out)))
@@ -149,48 +153,14 @@ def _root_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
         through_mask(
             ct,
             lambda c: (
-                _root_slope(operands[0], out) if full_value(c) == 1.0 else bind(unroot_op, (c, out), {})
+                root_slope(operands[0], out) if full_value(c) == 1.0 else bind(OPS["unroot"], (c, out), {})
             ),
         ),
     )
 
 
-sqrt_op = elementwise("sqrt", _root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
+sqrt_op = elementwise("sqrt", root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
                       extra=(("edges", ([0.0, -0.0, np.inf, -1.0],)),))  # fmt: skip
-
-
-# The pullback of sqrt, ct / (2 out): an op of its own, which knows its limit at 0 when it is differentiated
-# (`limits.py`).
-
-
-def _unroot_limit(ct: Any, r: Any) -> Any:
-    out = bind(unroot_op, (ct, r), {})
-    slope = derivative_along(ct, r)
-    return out if slope is None else where(equal(r, 0.0), 0.5 * slope, out)
-
-
-def _unroot_forward(primals: Any, tangents: Any) -> Any:
-    return _unroot_limit(*primals), unroot_op.jvp(primals, tangents, bind(unroot_op, primals, {}))  # type: ignore[operator, misc]
-
-
-def _unroot_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
-    plain = bind(unroot_op, operands, {})
-    return _unroot_limit(*operands), lambda ct: unroot_op.vjp(ct, operands, plain, wanted)  # type: ignore[misc]
-
-
-unroot_op: Op = elementwise(
-    "unroot",
-    LINEAR,
-    lambda ct, r, out: where(equal(r, 0.0), 0.0, neg(div(out, where(equal(r, 0.0), 1.0, r)))),
-    evaluate=lambda ct, r: np.where(
-        r == 0.0, np.zeros_like(r), ct * (0.5 / np.where(r == 0.0, np.ones_like(r), r))
-    ),
-    decompose=lambda ct, r: mul(ct, _root_slope(None, r)),
-    domain=(0.5, 3.0),
-    extra=(("zero", ([0.0, 1.0, 2.0], [0.0, 0.0, -0.0])),),
-    forward=_unroot_forward,
-    reverse=_unroot_reverse,
-)
 sigmoid_op = elementwise(
     "sigmoid",
     lambda x, out: out * sigmoid(-x),  # not out * (1 - out), which cancels for large x
@@ -329,7 +299,7 @@ sign_op = elementwise("sign", None, evaluate=np.sign, takes="fi", extra=(("zero"
 def _abs_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
     return (
         through_mask(
-            ct, lambda c: sign(*operands) if full_value(c) == 1.0 else bind(signed_op, (c, *operands), {})
+            ct, lambda c: sign(*operands) if full_value(c) == 1.0 else bind(OPS["signed"], (c, *operands), {})
         ),
     )
 
@@ -338,60 +308,33 @@ abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi",
                      extra=(("zero", ([0.0, -0.0],)),))  # fmt: skip
 
 
-# The pullback of abs, ct sign(x): an op of its own, which knows its derivative at 0 (`limits.py`).
-
-
-def _signed_forward(primals: Any, tangents: Any) -> Any:
-    (ct, x), t = primals, tangents[1]
-    out = bind(signed_op, primals, {})
-    moved = signed_op.jvp(primals, tangents, out)  # type: ignore[operator, misc]
-    slope = None if t is None else derivative_along(ct, bind(abs_op, (x,), {}))
-    if slope is not None:
-        moved = where(equal(x, 0.0), slope * t, zeros_like(x) if moved is None else moved)
-    return out, moved
-
-
-def _signed_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
-    ct, x = operands
-    slope = derivative_along(ct, bind(abs_op, (x,), {})) if wanted[1] else None
-
-    def pullback(c: Any) -> Any:
-        back = through_mask(c, lambda v: bind(signed_op, (v, x), {})) if wanted[0] else None
-        if slope is None:
-            return back, None
-        return back, through_mask(c, lambda v: where(equal(x, 0.0), slope * v, 0.0))
-
-    return bind(signed_op, operands, {}), pullback
-
-
-signed_op: Op = elementwise(
-    "signed", LINEAR, None, evaluate=lambda ct, x: ct * np.sign(x), decompose=lambda ct, x: mul(ct, sign(x)),
-    extra=(("zero", ([0.0, 1.0], [0.0, -0.0])),), forward=_signed_forward, reverse=_signed_reverse,
-)  # fmt: skip
+# 1 above 0 and 0 below. The result is 0 there or NaN, and so is the slope: what is NaN goes on as NaN.
 relu_op = elementwise(
-    "relu", lambda x, out: cast(greater(x, 0.0), x.dtype), evaluate=lambda x: np.maximum(x, np.zeros((), x.dtype)),
+    "relu", lambda x, out: where(greater(x, 0.0), 1.0, stop_gradient(out)),
+    evaluate=lambda x: np.maximum(x, np.zeros((), x.dtype)),
     extra=(("zero", ([0.0, -0.0, np.nan],)),),
 )  # fmt: skip
 
 
-def _ahead(x: Any, y: Any) -> Any:
-    """1 where x > y, 1/2 where they tie, 0 elsewhere: the share of `maximum` that is due to x."""
-    return where(equal(x, y), 0.5, cast(greater(x, y), x.dtype))
+def _ahead(x: Any, y: Any, out: Any) -> Any:
+    """1 where x > y, 0 where x < y, 1/2 where they tie, else NaN as `out` is: the share of `maximum` due to x."""
+    tie = where(equal(x, y), 0.5, stop_gradient(out))
+    return where(greater(x, y), 1.0, where(less(x, y), 0.0, tie))
 
 
-_TIES = (("ties", ([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])),)
+_TIES = (("ties", ([1.0, 2.0, 3.0, np.nan, 1.0], [1.0, 3.0, 2.0, 1.0, np.nan])),)
 maximum_op = elementwise(
     "maximum",
-    lambda x, y, out: _ahead(x, y),
-    lambda x, y, out: _ahead(y, x),
+    lambda x, y, out: _ahead(x, y, out),
+    lambda x, y, out: _ahead(y, x, out),
     evaluate=np.maximum,
     takes="fi",
     extra=_TIES,
 )
 minimum_op = elementwise(
     "minimum",
-    lambda x, y, out: _ahead(y, x),
-    lambda x, y, out: _ahead(x, y),
+    lambda x, y, out: _ahead(y, x, out),
+    lambda x, y, out: _ahead(x, y, out),
     evaluate=np.minimum,
     takes="fi",
     extra=_TIES,

@@ -149,7 +149,7 @@ class Methods:
 
     __add__, __radd__ = _arithmetic("+", elementwise.add_op)
     __sub__, __rsub__ = _arithmetic("-", elementwise.sub_op)
-    __mul__, __rmul__ = _arithmetic("*", elementwise.mul_op)
+    __mul__, __rmul__ = _operator("*", elementwise.mul)
     __truediv__, __rtruediv__ = _arithmetic("/", elementwise.div_op)
     __pow__, __rpow__ = _operator("**", _power)
     __mod__, __rmod__ = _arithmetic("%", rounding.mod_op)

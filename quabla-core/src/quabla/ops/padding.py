@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from quabla.errors import ShapeError, UnsupportedOperationError
 from quabla.ops.apply import operand, promote
 from quabla.ops.structure import broadcast, concatenate, strided_slice
 from quabla.ops.structure import pad as zero_padded
+from quabla.shapes import whole
 
 __all__ = ["pad"]
 
@@ -59,7 +59,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
 
 def _width(n: Any) -> int:
     try:
-        width = operator.index(n)
+        width = whole(n)
     except TypeError:
         raise ShapeError(f"pad: a width is an integer, got {n!r}") from None
     if width < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +11,11 @@ from quabla.arrays.tracer import TraceTensor, bind
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Sample
+from quabla.ops import roots as roots  # the pullbacks of sqrt and abs
 from quabla.ops.apply import binary, floating_operand
-from quabla.ops.compare import equal, greater, less, logical_and
-from quabla.ops.elementwise import elementwise, log, where
+from quabla.ops.compare import equal, greater, isnan, less, logical_and, logical_or
+from quabla.ops.elementwise import elementwise, log, sqrt, stop_gradient, where
+from quabla.ops.limits import square_of_root
 from quabla.ops.structure import zeros_like
 
 __all__ = ["integer_power", "power"]
@@ -55,37 +56,10 @@ def integer_power(x: Any, exponent: int) -> Any:
         if exponent == 1:
             return x
         if exponent and exponent % 2 == 0:
-            square = _square_of_root(x)
+            square = square_of_root(x)
             if square is not None:
                 return integer_power(square, exponent // 2)
     return bind(integer_power_op, (x,), {"exponent": exponent})
-
-
-def _square_of_root(x: Any) -> Any:
-    """The square of a traced `x` that is an absolute value, a root, or a number times a root; else None.
-
-    norm(x)**2 is a polynomial, and as such it has all its derivatives at 0, where those of the root do not exist.
-    """
-    node = x.node
-    name = "" if node is None else node.op.name
-    if name == "abs":
-        return integer_power(node.inputs[0], 2)
-    if name == "sqrt":
-        (s,) = node.inputs
-        return s if _is_sum_of_squares(s) else where(less(s, 0.0), math.nan, s)
-    if name == "mul":
-        scale, root = node.inputs
-        square = _square_of_root(root) if root.node is not None and root.node.op.name == "sqrt" else None
-        return None if square is None else scale * (scale * square)
-    return None
-
-
-def _is_sum_of_squares(s: Any) -> bool:
-    """Whether `s` cannot be negative, as far as its last two nodes show."""
-    node = s.node
-    if node is not None and node.op.name == "reduce_sum":
-        node = node.inputs[0].node
-    return node is not None and node.op.name == "mul" and node.inputs[0] is node.inputs[1]
 
 
 def _power_base(x: Any, y: Any, out: Any) -> Any:
@@ -96,9 +70,10 @@ def _power_base(x: Any, y: Any, out: Any) -> Any:
 
 
 def _power_exponent(x: Any, y: Any, out: Any) -> Any:
-    # x**y * log(x), and zero for x <= 0: constant in y at 0, and without a real derivative below.
+    # x**y * log(x), and zero for x <= 0: constant in y at 0, and without a real derivative below. NaN for NaN.
     positive = greater(x, 0.0)
-    return where(positive, out * log(where(positive, x, 1.0)), 0.0)
+    missing = logical_or(isnan(x), isnan(y))
+    return where(positive, out * log(where(positive, x, 1.0)), where(missing, stop_gradient(x + y), 0.0))
 
 
 power_op = elementwise(
@@ -119,7 +94,8 @@ def power(x: Any, y: Any) -> Any:
     """x**y, elementwise with broadcasting.
 
     NaN for a negative base and a fractional exponent; 0**0 is 1. A Python integer `y` >= 0 is exact repeated
-    multiplication. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for every x <= 0.
+    multiplication, and a Python 0.5 is `sqrt`. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for every
+    x <= 0.
     Shapes, dtypes and errors as for `add`, except that a bool is refused beside a floating operand too.
 
     Example:
@@ -134,4 +110,6 @@ def power(x: Any, y: Any) -> Any:
             )
     if type(y) is int and y >= 0 and type(x) not in (int, float):
         return integer_power(floating_operand(x, "power"), y)
+    if type(y) is float and y == 0.5 and type(x) not in (int, float):
+        return sqrt(floating_operand(x, "power"))  # as in NumPy; and a root knows its limits at 0
     return binary(power_op, x, y)

@@ -15,7 +15,7 @@ from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ops import elementwise
 from quabla.ops.apply import operand
-from quabla.ops.compare import equal, greater, less, logical_and
+from quabla.ops.compare import greater, isnan, less, logical_and, logical_not
 from quabla.ops.structure import broadcast, cast, reduce_batch, reduce_samples, reshape_to, sum_over, without
 from quabla.shapes import ShapeDtype, aval_of, normalize_axes
 
@@ -32,18 +32,24 @@ def spread(y: Any, shape: Shape, axes: Shape) -> Any:
     return broadcast(y, shape, tuple(a for a in range(len(shape)) if a not in axes))
 
 
-def _extremum_jvp(primals: Any, tangents: Any, out: Any, *, axes: Shape) -> Any:
-    # The mean of the tangents of the elements that attain the extremum. A NaN equals nothing: 0 / 0, and so NaN again.
-    (x,), (t,) = primals, tangents
-    if t is None:
-        return None
-    attained = equal(x, spread(out, x.shape, axes))
-    count = sum_over(cast(attained, t.dtype), axes)
-    return elementwise.div(sum_over(elementwise.where(attained, t, 0.0), axes), count)
+def _extremum(name: str, evaluate: Callable[..., Any], short: Callable[[Any, Any], Any]) -> Op:
+    """Define `reduce_max` or `reduce_min`; elements that tie share the derivative evenly.
 
+    Args:
+        name: its name.
+        evaluate: its meaning in NumPy.
+        short: whether an element falls short of the extremum.
+    """
 
-def _extremum(name: str, evaluate: Callable[..., Any]) -> Op:
-    """Define `reduce_max` or `reduce_min`; elements that tie share the derivative evenly."""
+    def jvp(primals: Any, tangents: Any, out: Any, *, axes: Shape) -> Any:
+        # The mean of the tangents of the elements that attain the extremum. Beside a NaN no element falls short, and
+        # the number of those that attain it is NaN, so that the derivative is NaN in both modes.
+        (x,), (t,) = primals, tangents
+        if t is None:
+            return None
+        attained = logical_not(short(x, spread(out, x.shape, axes)))
+        count = elementwise.where(isnan(out), out, sum_over(cast(attained, t.dtype), axes))
+        return elementwise.div(sum_over(elementwise.where(attained, t, 0.0), axes), count)
 
     def infer(x: ShapeDtype, *, axes: Shape) -> ShapeDtype:
         if x.dtype.kind == "b":
@@ -71,7 +77,7 @@ def _extremum(name: str, evaluate: Callable[..., Any]) -> Op:
             name=name,
             infer=infer,
             evaluate=lambda x, *, axes: evaluate(x, axis=axes),
-            jvp=_extremum_jvp,
+            jvp=jvp,
             batch=reduce_batch(lambda: op),
             samples=samples,
             family="reduce",
@@ -80,8 +86,8 @@ def _extremum(name: str, evaluate: Callable[..., Any]) -> Op:
     return op
 
 
-reduce_max_op = _extremum("reduce_max", np.max)
-reduce_min_op = _extremum("reduce_min", np.min)
+reduce_max_op = _extremum("reduce_max", np.max, less)
+reduce_min_op = _extremum("reduce_min", np.min, greater)
 
 
 # --- truth values -----------------------------------------------------------------------------------------------------

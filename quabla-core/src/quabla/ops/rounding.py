@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from quabla.ops.apply import binary, floating_operand, operand, promote, unary
 from quabla.ops.compare import equal, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
+from quabla.shapes import whole
 
 __all__ = [
     "ceil", "clip", "divmod", "floor", "floor_divide", "fmod", "mod", "nan_to_num", "remainder", "round", "trunc",
@@ -116,7 +116,7 @@ def round(x: Any, decimals: int = 0) -> Any:
         ([0.0, 2.0, -3.0], 2.38)
     """
     try:
-        digits = operator.index(decimals)
+        digits = whole(decimals)
     except TypeError:
         raise DtypeError(f"round: decimals is one integer, got {decimals!r}") from None
     if digits == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,7 +14,7 @@ from quabla.errors import ShapeError
 from quabla.ops.apply import operand, promote
 from quabla.ops.elementwise import where
 from quabla.ops.structure import broadcast, cast, concatenate, permute, reshape_to, strided_slice
-from quabla.shapes import as_shape, broadcast_shapes, normalize_axes, normalize_axis
+from quabla.shapes import as_shape, broadcast_shapes, normalize_axes, normalize_axis, whole
 
 __all__ = [
     "astype", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis", "ravel", "repeat", "reshape", "roll",
@@ -313,7 +312,7 @@ def tile(x: Any, reps: int | Sequence[int]) -> Any:
 
 def _whole(n: Any, where: str, name: str) -> int:
     try:
-        return operator.index(n)
+        return whole(n)
     except TypeError:
         raise ShapeError(f"{where}: {name} is one integer, got {n!r}") from None
 

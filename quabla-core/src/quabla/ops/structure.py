@@ -13,9 +13,10 @@ import numpy as np
 
 from quabla.arrays.tensor import wrap_as
 from quabla.arrays.tracer import TraceTensor, bind, full_value
-from quabla.dtypes import dtype
-from quabla.ir.op import Jointly, Op, Sample, define
-from quabla.ops.masks import through_mask
+from quabla.dtypes import bool_, dtype
+from quabla.errors import DtypeError
+from quabla.ir.op import OPS, Jointly, Op, Sample, define
+from quabla.ops.masks import moved, summed
 from quabla.shapes import ShapeDtype, aval_of
 
 __all__ = [
@@ -61,7 +62,7 @@ def _astype_transpose(ct: Any, operands: Any, wanted: Any, *, to: dtype, weak: b
 
 
 def _astype_samples() -> Iterator[Sample]:
-    from quabla.dtypes import bool_, float32, float64
+    from quabla.dtypes import float32, float64
 
     for to in (float32, float64, bool_):
         yield Sample(
@@ -112,8 +113,17 @@ def _broadcast_numpy(x: np.ndarray, *, shape: Shape, dims: Shape) -> np.ndarray:
 def _broadcast_transpose(ct: Any, operands: Any, wanted: Any, *, shape: Shape, dims: Shape) -> Any:
     (x,) = operands
     place = dict(zip(dims, x.shape, strict=True))
-    summed = tuple(a for a, n in enumerate(shape) if place.get(a, 0) != n)
-    return (reshape_to(sum_over(ct, summed), x.shape),)
+    axes = tuple(a for a, n in enumerate(shape) if place.get(a, 0) != n)
+
+    def some(c: Any) -> Any:
+        return reshape_to(bind(OPS["reduce_any"], (c,), {"axes": axes}) if axes else c, x.shape)
+
+    def single(c: Any) -> Any:
+        node = c.node
+        alike = node is not None and node.op is broadcast_op and node.params["dims"] == dims
+        return node.inputs[0] if alike and node.inputs[0].shape == x.shape else None
+
+    return (summed(ct, lambda v: reshape_to(sum_over(v, axes), x.shape), some, single),)
 
 
 def _broadcast_batch(operands: Any, mapped: Any, size: int, *, shape: Shape, dims: Shape) -> Any:
@@ -160,10 +170,7 @@ def _sum_transpose(ct: Any, operands: Any, wanted: Any, *, axes: Shape) -> Any:
     shape = operands[0].shape
     kept = tuple(a for a in range(len(shape)) if a not in axes)
 
-    def spread(y: Any) -> Any:
-        return broadcast(y, shape, kept)
-
-    return (through_mask(ct, spread, spread),)
+    return (moved(ct, lambda v: broadcast(v, shape, kept)),)
 
 
 def reduce_samples() -> Iterator[Sample]:
@@ -181,10 +188,16 @@ def reduce_batch(op: Callable[[], Op]) -> Callable[..., Any]:
     return batch
 
 
+def _sum_type(x: ShapeDtype, *, axes: Shape) -> ShapeDtype:
+    if x.dtype is bool_:
+        raise DtypeError(f"reduce_sum: takes numbers, got {x}; convert it with astype to count what is true")
+    return aval_of(without(x.shape, axes), x.dtype, x.weak)
+
+
 reduce_sum_op: Op = define(
     Op(
         name="reduce_sum",
-        infer=lambda x, *, axes: aval_of(without(x.shape, axes), x.dtype, x.weak),
+        infer=_sum_type,
         evaluate=_sum_numpy,
         linear=Jointly(),
         transpose=_sum_transpose,
@@ -214,7 +227,9 @@ reshape_op = define(
         infer=lambda x, *, shape: aval_of(shape, x.dtype, x.weak),
         evaluate=lambda x, *, shape: x.reshape(shape),
         linear=Jointly(),
-        transpose=lambda ct, operands, wanted, *, shape: (reshape_to(ct, operands[0].shape),),
+        transpose=lambda ct, operands, wanted, *, shape: (
+            moved(ct, lambda v: reshape_to(v, operands[0].shape)),
+        ),
         batch=lambda operands, mapped, size, *, shape: reshape_to(operands[0], (size, *shape)),
         samples=lambda: iter(
             [
@@ -247,7 +262,9 @@ transpose_op = define(
         infer=lambda x, *, perm: aval_of(tuple(x.shape[p] for p in perm), x.dtype, x.weak),
         evaluate=lambda x, *, perm: x.transpose(perm),
         linear=Jointly(),
-        transpose=lambda ct, operands, wanted, *, perm: (permute(ct, inverse_permutation(perm)),),
+        transpose=lambda ct, operands, wanted, *, perm: (
+            moved(ct, lambda v: permute(v, inverse_permutation(perm))),
+        ),
         batch=lambda operands, mapped, size, *, perm: permute(operands[0], (0, *(p + 1 for p in perm))),
         samples=lambda: iter(
             [
@@ -419,7 +436,7 @@ def _concat_transpose(ct: Any, operands: Any, wanted: Any, *, axis: int) -> Any:
         if want:
             start = tuple(at if a == axis else 0 for a in range(ct.ndim))
             stop = tuple(end if a == axis else n for a, n in enumerate(ct.shape))
-            cts.append(strided_slice(ct, start, stop, (1,) * ct.ndim))
+            cts.append(moved(ct, lambda v, a=start, b=stop: strided_slice(v, a, b, (1,) * v.ndim)))  # type: ignore[misc]
         else:
             cts.append(None)
         at = end

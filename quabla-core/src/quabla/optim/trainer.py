@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, NoReturn, final
 
 from quabla import tree
 from quabla.arrays.convert import asarray
@@ -16,12 +16,12 @@ from quabla.arrays.tensor import Tensor, shared
 from quabla.arrays.tracer import TraceTensor
 from quabla.backends import registry
 from quabla.backends.protocol import TrainingPlan
-from quabla.errors import DtypeError, QuablaError, ShapeError, TracerError
+from quabla.errors import DtypeError, QuablaError, ShapeError, TracerError, UnsupportedOperationError
 from quabla.ir.program import Program
 from quabla.optim.optimizer import Optimizer
-from quabla.shapes import ShapeDtype, aval_of
+from quabla.shapes import ShapeDtype, aval_of, whole
 from quabla.transforms import dispatch
-from quabla.transforms.derivatives import value_and_grad
+from quabla.transforms.derivatives import Gradient
 from quabla.transforms.narrowing import warn_of_float64
 from quabla.transforms.staging import Call, name_of, stage, take_apart
 
@@ -200,7 +200,11 @@ class Trainer:
         Raises:
             DtypeError: `steps` is not a non-negative int.
         """
-        if type(steps) is not int or steps < 0:
+        try:
+            steps = whole(steps)
+        except TypeError:
+            raise DtypeError(f"Trainer.run: steps must be a non-negative int, got {steps!r}") from None
+        if steps < 0:
             raise DtypeError(f"Trainer.run: steps must be a non-negative int, got {steps!r}")
         portion = 1
         while steps > 0:
@@ -267,6 +271,13 @@ class Trainer:
                     self._plan.replace(slot.first + i, x)
             self._run_one()
 
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedOperationError(
+            f"pickling or copying: {self!r} holds memory of its device. Keep trainer.get_state(), and give it to "
+            "set_state of a new Trainer",
+            op="pickle",
+        )
+
     def __repr__(self) -> str:
         size = sum(a.size for a in self._avals[: self._treedef.children[0].num_leaves])
         return f"<Trainer of {self._name} on {self.device!r}, {size} parameters>"
@@ -281,8 +292,10 @@ def _trace(
 ) -> Program:
     """The step as a program: from state and data to the new state and the loss."""
 
+    slope = Gradient(loss, 0, has_aux=False, with_value=True, where="Trainer")
+
     def step(old: TrainerState, *data: Any) -> Any:
-        value, grads = value_and_grad(loss)(old.params, *data)
+        value, grads = slope(old.params, *data)
         return optimizer.update(old.params, grads, old.optimizer), value
 
     leaves, treedef = tree.flatten(state)

@@ -73,6 +73,10 @@ def _chain(x: Any, y: Any) -> list[Any]:
     return [a * b - elementwise.maximum(x, y), elementwise.where(compare.greater(a, b), a, b)]
 
 
+def _arithmetic(x: Any, y: Any) -> list[Any]:
+    return [x * y + x]
+
+
 def _softmax(x: Any) -> list[Any]:
     e = elementwise.exp(x - reduce.max(x, axis=1, keepdims=True))
     return [e / reduce.sum(e, axis=1, keepdims=True)]
@@ -172,6 +176,7 @@ def composites(dtypes: Sequence[dtype] = (float64, float32)) -> Iterator[Composi
     for d in dtypes:
         for n in (1, 2, 3, 7, 16, 33, 1000):  # below, at and above the lengths of vectors, with remainders
             yield Composite(f"chain{n}", _chain, ((n,), (n,)), d)
+        yield Composite("arithmetic", _arithmetic, ((7,), (7,)), d)
         yield Composite("chain_of_matrices", _chain, ((5, 13), (13,)), d)
         yield Composite("scalars", _scalars, ((), ()), d)
         yield Composite("broadcasts", _broadcasts, ((3, 1), (4,), (2, 3, 4)), d)

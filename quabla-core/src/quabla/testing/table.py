@@ -35,7 +35,7 @@ from quabla.transforms import batch, forward, reverse
 __all__ = [
     "CHECKS", "SOURCES", "Case", "applies", "cases", "check", "check_batch", "check_derivative", "check_rules_agree",
     "check_second_derivative", "check_singular_points", "check_transpose", "check_types", "check_value",
-    "run_reference", "tensors", "types_of", "without_samples",
+    "other_operands", "run_reference", "tensors", "types_of", "without_samples",
 ]  # fmt: skip
 
 # Ops without operands: nothing to sample, nothing to differentiate. They occur in the programs of `composites.py`.
@@ -62,9 +62,9 @@ class Case:
         return np.random.default_rng(zlib.crc32(f"{self.op.name} {self.sample.name}".encode()))
 
     def operands(self) -> list[np.ndarray]:
-        """The operands, floating ones in the dtype of the case."""
+        """The operands, floating ones in the dtype of the case: small integers and truth values, if it is no float."""
         made = [np.asarray(x) for x in self.sample.make(self.rng)]
-        return [x.astype(self.dtype.numpy) if x.dtype.kind == "f" else x for x in made]
+        return [_in(x, self.dtype) if x.dtype.kind == "f" else x for x in made]
 
     def program(self, avals: Sequence[ShapeDtype] | None = None) -> Program:
         """The program of the op alone."""
@@ -75,6 +75,13 @@ class Case:
             return out if self.op.multiple else [out]
 
         return trace(run, types_of(self.operands()) if avals is None else avals)[0]
+
+
+def _in(x: np.ndarray, d: dtype) -> np.ndarray:
+    if d.kind == "f":
+        return x.astype(d.numpy)
+    finite = np.nan_to_num(x, nan=3.0, posinf=3.0, neginf=-3.0)  # as in sorted lines, NaN comes last
+    return np.asarray(np.rint(finite.clip(-3.0, 3.0) * 3.0) if d.kind == "i" else finite > 0.0, d.numpy)
 
 
 def cases(dtypes: Sequence[dtype] = (float64, float32), smooth: bool | None = None) -> Iterator[Case]:
@@ -312,7 +319,7 @@ def check_batch(case: Case) -> None:
     program, first = case.program(), case.operands()
     if isinstance(case.op.batch, Refused):
         return
-    others = [_other_operands(case, k) for k in range(1, BATCH)]
+    others = [other_operands(case, k) for k in range(1, BATCH)]
     examples = [first, *others]
     for mapped in itertools.product((False, True), repeat=len(first)):
         if not any(mapped):
@@ -331,14 +338,17 @@ def check_batch(case: Case) -> None:
         )
 
 
-def _other_operands(case: Case, k: int) -> list[np.ndarray]:
-    """Operands like those of the sample, and different: other random numbers, or the same elements in another order."""
+def other_operands(case: Case, k: int) -> list[np.ndarray]:
+    """Operands like those of the sample, and different: other random numbers, or the same elements in another order.
+
+    The first of several stays in order: it may be sorted, and the op rely on it.
+    """
     first = case.operands()
     made = [np.asarray(x) for x in case.sample.make(np.random.default_rng([k, 1]))]
     fixed = all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(made, first, strict=True))
     if fixed:
-        made = [np.roll(a, k) for a in made]
-    return [a.astype(b.dtype) for a, b in zip(made, first, strict=True)]
+        made = [a if i == 0 and len(made) > 1 else np.roll(a, k) for i, a in enumerate(made)]
+    return [_in(a, case.dtype) if a.dtype.kind == "f" else a for a in made]
 
 
 def check_singular_points(case: Case) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from quabla.arrays.tracer import LIVE, innermost
 from quabla.backends import registry
 from quabla.backends.protocol import Costs
-from quabla.errors import DtypeError, ShapeError, TracerError
+from quabla.errors import DtypeError, ShapeError, TracerError, UnsupportedOperationError
 from quabla.shapes import ShapeDtype
 from quabla.transforms import dispatch
 from quabla.transforms.programs import Program
@@ -67,7 +67,7 @@ class Lowered:
 
     def as_device_text(self) -> str:
         """What the device will compile, in its backend's own form (LLVM code on the CPU)."""
-        return self._lowered.as_text()  # type: ignore[no-any-return]
+        return self._backend.as_text(self._lowered)  # type: ignore[no-any-return]
 
     def as_stablehlo(self) -> str:
         """The traced program as a StableHLO module in MLIR's text form; see `Program.as_stablehlo`."""
@@ -80,6 +80,15 @@ class Lowered:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the program to a file; `quabla.load_program` reads it. See `Program.save`."""
         self.program.save(path)
+
+    def __copy__(self) -> Lowered:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Lowered:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise _not_pickled(self, f"lowered.program of {name_of(self._transform)}")
 
     def compile(self) -> CompiledFunction:
         """The compiled function, for exactly the structure, shapes, dtypes and static values it was lowered for.
@@ -116,6 +125,15 @@ class CompiledFunction:
     def __repr__(self) -> str:
         return f"<{self.__name__} for {self._compiled.call.shown()}>"
 
+    def __copy__(self) -> CompiledFunction:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> CompiledFunction:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise _not_pickled(self, "the program that it was compiled from")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it.
 
@@ -138,6 +156,15 @@ class CompiledFunction:
         if call.key != wanted.key and not _weaker(call, wanted):
             raise _mismatch(name_of(t), call, wanted)
         return dispatch.run(t, call, self._compiled)
+
+
+def _not_pickled(what: Any, instead: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        f"pickling: {what!r} is prepared for a device in this process. Pickle the function under jit, or {instead}, or "
+        "write the program to a file: lowered.save(path), and compile it where it is read: "
+        "quabla.load_program(path).compile()",
+        op="pickle",
+    )
 
 
 def _weaker(call: Call, wanted: Call) -> bool:

@@ -63,14 +63,14 @@ def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
         or type(value) in (tuple, list, dict)
     ):
         raise DtypeError(
-            f"{where}: {name_of(fun)} must return one scalar, it returned {_shown(value)}; "
-            "pass has_aux=True if it returns (value, aux)"
+            f"{where}: {name_of(fun)} must return one scalar, it returned {_shown(value)}"
+            + ("; pass has_aux=True if it returns (value, aux)" if "grad" in where else "")
         )
     aval = arrays[0].aval
     if aval.shape != ():
         raise ShapeError(
             f"{where}: {name_of(fun)} must return a scalar (shape ()), it returned {aval}; reduce it with quabla.sum "
-            "or quabla.mean, or use quabla.jacobian"
+            "or quabla.mean" + (", or use quabla.jacobian" if "grad" in where else "")
         )
     if aval.dtype.kind != "f":
         raise DtypeError(f"{where}: {name_of(fun)} must return a floating scalar, it returned {aval}")
@@ -81,9 +81,12 @@ def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
 class Gradient(Transform):
     """The gradient of a scalar function, with its value or without."""
 
-    def __init__(self, fun: Callable[..., Any], argnums: Any, has_aux: bool, with_value: bool) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], argnums: Any, has_aux: bool, with_value: bool, where: str = ""
+    ) -> None:
         self.kind = "value_and_grad" if with_value else "grad"
-        self.argnums, self.single = normalize_argnums(self.kind, argnums)
+        self.where = where or self.kind  # what the user called
+        self.argnums, self.single = normalize_argnums(self.where, argnums)
         self.has_aux = bool(has_aux)
         self.with_value = with_value
         super().__init__(
@@ -95,14 +98,14 @@ class Gradient(Transform):
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the value and the backward pass in the innermost trace."""
-        picked = select_arguments(self.kind, self.fun, self.argnums, len(args))
+        picked = select_arguments(self.where, self.fun, self.argnums, len(args))
         call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked), within=True)
 
         def split(value: Any) -> tuple[list[Any], Any]:
             aux = None
             if self.has_aux:
-                value, aux = _pair(self.kind, self.fun, value)
-            loss = _scalar_loss(self.kind, self.fun, value)
+                value, aux = _pair(self.where, self.fun, value)
+            loss = _scalar_loss(self.where, self.fun, value)
             if not self.has_aux:
                 return [loss], None
             arrays, result = as_outputs(self.fun, aux, passing=True)
@@ -217,6 +220,13 @@ def value_and_grad(
 # --- products with tangents and cotangents ----------------------------------------------------------------------------
 
 
+def _float(where: str, number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise DtypeError(f"{where} is an integer beyond the range of float64") from None
+
+
 def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> Any:
     """`given` as a tangent or cotangent of type `wanted`; None for a value that is not floating."""
     if wanted.dtype.kind != "f":
@@ -226,7 +236,7 @@ def _like(where: str, what: str, given: Any, wanted: ShapeDtype, path: str) -> A
             f"{where}: the {what}{path} is None; pass zeros, as quabla.zeros({wanted.shape}, {str(wanted.dtype)!r})"
         )
     if type(given) in (int, float):
-        given = asarray(float(given), wanted.dtype)
+        given = asarray(_float(f"{where}: the {what}{path}", given), wanted.dtype)
     elif (
         type(given) is not Tensor
         and type(given) is not TraceTensor
@@ -318,7 +328,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         raise ShapeError(
             f"jvp: {len(primals)} primals but {len(tangents)} tangents; give {name_of(fun)} one per argument"
         )
-    return Forward(fun, len(primals))(*primals, *_adopt(tuple(tangents), tuple(primals)))  # type: ignore[no-any-return]
+    return Forward(fun, len(primals))(*primals, *_adopt("jvp: a tangent", tuple(tangents), tuple(primals)))  # type: ignore[no-any-return]
 
 
 @final
@@ -406,7 +416,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     value = Plain(fun, count, bool(has_aux))(*primals)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        return backward(*primals, _adopt(cotangent, value[0] if has_aux else value))  # type: ignore[no-any-return]
+        return backward(*primals, _adopt("vjp: the cotangent", cotangent, value[0] if has_aux else value))  # type: ignore[no-any-return]
 
     if has_aux:
         out, aux = value
@@ -414,7 +424,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     return value, pullback
 
 
-def _adopt(given: Any, values: Any) -> Any:
+def _adopt(where: str, given: Any, values: Any) -> Any:
     """Python numbers among tangents or cotangents as arrays of the dtype of their value: they are not static."""
     leaves, treedef = tree.flatten(given)
     likes, like_def = tree.flatten(values)
@@ -423,7 +433,7 @@ def _adopt(given: Any, values: Any) -> Any:
     return tree.unflatten(
         treedef,
         [
-            asarray(float(g), asarray(v).dtype) if type(g) in (int, float, bool) else g
+            asarray(_float(where, g), asarray(v).dtype) if type(g) in (int, float, bool) else g
             for g, v in zip(leaves, likes, strict=True)
         ],
     )

@@ -260,8 +260,8 @@ class _Taking:
                     found[name] = path
                     ordered.append((path, name))
                 elif node.type is dict:
-                    checks.append(f"type({name}) is dict and len({name}) == {len(node.children)}")
-                    checks += [f"{key!r} in {name}" for key in node.keys]
+                    # The same keys in the same order: results that are dicts keep the order of the caller.
+                    checks.append(f"type({name}) is dict and (*{name},) == {node.order!r}")
                     if any(type(key) is not str for key in node.keys):
                         self.possible = False
                     for j, (key, child) in enumerate(zip(node.keys, node.children, strict=True)):

@@ -126,7 +126,7 @@ def _reason(earlier: Sequence[Call], call: Call, names: Sequence[str]) -> str:
     changes = [
         _change(name, a, b) for name, a, b in zip(names, nearest.leaves, call.leaves, strict=True) if a != b
     ]
-    return "; ".join(changes)
+    return "; ".join(changes) or "the keys of a dict came in another order, and results keep it"
 
 
 def _change(name: str, before: Any, after: Any) -> str:

@@ -19,7 +19,7 @@ from quabla.ops.structure import broadcast, cast, lead, permute, reshape_to, zer
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.chunks import checked_chunk, even, over_chunks, rows
-from quabla.transforms.derivatives import grad, select_arguments
+from quabla.transforms.derivatives import Gradient, select_arguments
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Call, stage, take_apart, target
@@ -36,14 +36,19 @@ class Jacobian(Transform):
 
     kind = "jacobian"
 
-    def __init__(self, fun: Callable[..., Any], argnums: Any, chunk_size: Any) -> None:
-        self.argnums, self.single = normalize_argnums(self.kind, argnums)
-        self.chunk = checked_chunk(self.kind, chunk_size) or SEEDS
+    def __init__(
+        self, fun: Callable[..., Any], argnums: Any, chunk_size: Any, where: str = "jacobian"
+    ) -> None:
+        self.where = where  # what the user called
+        self.argnums, self.single = normalize_argnums(where, argnums)
+        self.chunk = checked_chunk(where, chunk_size) or SEEDS
         super().__init__(fun, (self.argnums, self.single, self.chunk), frozenset(self.argnums))
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the Jacobian in the innermost trace."""
-        picked = select_arguments(self.kind, self.fun, self.argnums, len(args))
+        # Of a Hessian the user's function is below the gradient.
+        named = self.fun if self.where == self.kind else self.root
+        picked = select_arguments(self.where, named, self.argnums, len(args))
         call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked), within=True)
         staged = stage(self.fun, call)
         frame = target(call.arrays, staged.captures)
@@ -278,4 +283,5 @@ def hessian(
         >>> qb.hessian(lambda x: qb.sum(x**3))(qb.array([1.0, 2.0])).tolist()
         [[6.0, 0.0], [0.0, 12.0]]
     """
-    return Jacobian(grad(fun, argnums), argnums, chunk_size)
+    slope = Gradient(fun, argnums, has_aux=False, with_value=False, where="hessian")
+    return Jacobian(slope, argnums, chunk_size, where="hessian")

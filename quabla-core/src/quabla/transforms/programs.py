@@ -110,12 +110,12 @@ class Program:
         """The program as a StableHLO module in MLIR's text form, regions included.
 
         Other compilers read it. Functions that StableHLO itself lacks (`erf`, `arcsin`) are taken from CHLO, the
-        dialect that goes with it. What neither has (complete pivoting, in derivatives of `det`) is a `custom_call` of
-        a target whose name begins with `quabla.`, which only Quabla can run.
+        dialect that goes with it. What neither has (eigenvalues, and complete pivoting in derivatives of `det`) is a
+        `custom_call` of a target whose name begins with `quabla.`, which only Quabla can run.
         """
+        from quabla.decompose.replace import in_terms_of
         from quabla.ir.stablehlo import stablehlo_text
         from quabla.ir.stablehlo_rules import RULES
-        from quabla.transforms.export import in_terms_of
 
         return stablehlo_text(in_terms_of(self.graph, RULES), self.name)
 

@@ -94,7 +94,7 @@ class Call:
     @property
     def key(self) -> Any:
         """What a trace depends on."""
-        return (self.treedef, self.leaves)
+        return (self.treedef, self.leaves, self.treedef.orders)
 
     def shown(self) -> str:
         """The signature for messages, as in "(float64[3], n=2)"."""
@@ -159,6 +159,7 @@ def a_kind(value: Any) -> str:
 
 
 _NUMBERS = (float, int, bool)
+_LARGEST = int(np.finfo(np.float64).max)
 
 
 def take_apart(
@@ -203,6 +204,11 @@ def take_apart(
         if kind is Tensor or kind is TraceTensor:
             pass
         elif kind in _NUMBERS:
+            if kind is int and not -_LARGEST <= leaf <= _LARGEST:
+                raise DtypeError(
+                    f"{name_of(fun)}: argument {_leaf_names(fun, treedef)[i]} is an integer of {leaf.bit_length()} "
+                    "bits, beyond the range of float64; mark it static: quabla.jit(f, static_argnums=...)"
+                )
             if i not in converts:
                 leaves.append(Static(leaf))
                 continue
@@ -319,7 +325,9 @@ def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], 
                     leaves.append(static)
                     continue
                 at = "/".join(tree.paths(treedef)[i])
-                why = f" ({str(error).removeprefix('asarray: ')})" if isinstance(leaf, np.ndarray) else ""
+                why = (
+                    f" ({str(error).removeprefix('asarray: ')})" if isinstance(leaf, np.ndarray | int) else ""
+                )
                 raise DtypeError(
                     f"{name_of(fun)} returned {a_kind(leaf)}{' at ' + at if at else ''}{why}; a function that is "
                     "transformed or compiled returns arrays, numbers, and tuples, lists or dicts of them"

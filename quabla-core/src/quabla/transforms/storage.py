@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import os
 import zipfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.control.custom import Rule
-from quabla.errors import FileFormatError
+from quabla.errors import FileFormatError, UnsupportedOperationError
 from quabla.ir import program as ir
-from quabla.transforms.programs import Program
+from quabla.transforms.programs import Executable, Program
 from quabla.transforms.staging import Staged
 
 if TYPE_CHECKING:
@@ -28,26 +29,32 @@ _LONGEST = 1 << 30  # of the JSON part, in bytes
 
 def save_program(path: str | os.PathLike[str], program: Program) -> None:
     """Write a program to a file, whole or not at all; see `Program.save`."""
-    from quabla.ir.schema import encode
-
-    document, arrays = encode(program.graph, program.name, program.ordered, _encode_rule)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        _add(archive, _JSON, document.model_dump_json().encode(), zipfile.ZIP_DEFLATED)
-        data = b"".join(
-            np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in arrays
-        )
-        _add(archive, _CONSTANTS, data, zipfile.ZIP_STORED)
+    data = packed(program)
     target = os.fspath(path)
     unfinished = f"{target}.{os.getpid()}.part"
     try:
         with open(unfinished, "wb") as file:
-            file.write(packed.getvalue())
+            file.write(data)
         os.replace(unfinished, target)
     except BaseException:
         if os.path.exists(unfinished):
             os.unlink(unfinished)
         raise
+
+
+def packed(program: Program) -> bytes:
+    """What a file of a program holds."""
+    from quabla.ir.schema import encode
+
+    document, arrays = encode(program.graph, program.name, program.ordered, _encode_rule)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        _add(archive, _JSON, document.model_dump_json().encode(), zipfile.ZIP_DEFLATED)
+        data = b"".join(
+            np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in arrays
+        )
+        _add(archive, _CONSTANTS, data, zipfile.ZIP_STORED)
+    return file.getvalue()
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
@@ -83,44 +90,46 @@ def load_program(path: str | os.PathLike[str]) -> Program:
         >>> qb.grad(lambda x: program(x)[0])(qb.zeros((3,))).tolist()
         [1.0, 1.0, 1.0]
     """
+    with open(path, "rb") as file:
+        return _unpacked(file, f"load_program: {os.fspath(path)}")
+
+
+def _unpacked(file: IO[bytes], where: str) -> Program:
     from quabla.ir.schema import decode, parse
 
     try:
-        document, data = _parts(path, parse)
+        document, data = _parts(file, parse)
         constants = [_constant(document, i, data) for i in range(len(document.constants))]
         graph = decode(document, constants, {"rule": _decode_rule})
     except FileFormatError as error:
-        raise FileFormatError(f"load_program: {os.fspath(path)}: {error}") from error.__cause__
+        raise FileFormatError(f"{where}: {error}") from error.__cause__
     if not document.ordered and len(graph.outputs) != 1:
-        raise FileFormatError(
-            f"load_program: {os.fspath(path)}: a program with one result has {len(graph.outputs)}"
-        )
+        raise FileFormatError(f"{where}: a program with one result has {len(graph.outputs)}")
     return Program(graph, document.name, document.ordered)
 
 
-def _parts(path: str | os.PathLike[str], parse: Callable[[bytes], ProgramFile]) -> tuple[ProgramFile, bytes]:
-    with open(path, "rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                if sorted(archive.namelist()) != sorted((_JSON, _CONSTANTS)):
-                    raise FileFormatError("not a saved program: it is an archive of other files")
-                document = parse(_member(archive, _JSON, _LONGEST))
-                return document, _member(archive, _CONSTANTS, _wanted(document))
-        except FileFormatError:
-            raise
-        except (
-            zipfile.BadZipFile,
-            EOFError,
-            NotImplementedError,
-            RuntimeError,
-            ValueError,
-            OSError,
-        ) as error:
-            raise FileFormatError(f"damaged or cut short ({error})") from None
-        except Exception as error:
-            if type(error).__module__ in ("zlib", "struct"):
-                raise FileFormatError(f"damaged ({error})") from None
-            raise
+def _parts(file: IO[bytes], parse: Callable[[bytes], ProgramFile]) -> tuple[ProgramFile, bytes]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if sorted(archive.namelist()) != sorted((_JSON, _CONSTANTS)):
+                raise FileFormatError("not a saved program: it is an archive of other files")
+            document = parse(_member(archive, _JSON, _LONGEST))
+            return document, _member(archive, _CONSTANTS, _wanted(document))
+    except FileFormatError:
+        raise
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+        OSError,
+    ) as error:
+        raise FileFormatError(f"damaged or cut short ({error})") from None
+    except Exception as error:
+        if type(error).__module__ in ("zlib", "struct"):
+            raise FileFormatError(f"damaged ({error})") from None
+        raise
 
 
 def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
@@ -166,3 +175,21 @@ def _decode_rule(value: Any, programs: list[ir.Program]) -> Rule:
             program = programs[index]
             return Rule(name, lambda: Staged(program, (), None))
     raise FileFormatError("a derivative rule has an unknown form")
+
+
+# --- pickling: a program is its file, whatever made it --------------------------------------------------------------
+
+
+def _restored(data: bytes) -> Program:
+    return _unpacked(io.BytesIO(data), "unpickling a program")
+
+
+def _refused(executable: Executable) -> Any:
+    raise UnsupportedOperationError(
+        f"pickling: {executable!r} is code for this process; pickle its program, and compile it where it is read",
+        op="pickle",
+    )
+
+
+copyreg.pickle(Program, lambda program: (_restored, (packed(program),)))
+copyreg.pickle(Executable, _refused)

@@ -7,6 +7,8 @@ cached by `dispatch`, like a jitted function.
 from __future__ import annotations
 
 import functools
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +74,14 @@ class Transform:
     def __deepcopy__(self, memo: Any) -> Any:
         return self  # like a function, so that objects that hold one can be copied
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What a module holds under the function's own name goes by that name, like a function; else the function does,
+        # and what was applied to it.
+        module, name = getattr(self.root, "__module__", None), getattr(self.root, "__qualname__", "")
+        if module is not None and _named(module, name) is self:
+            return _named, (module, name)
+        return _restored, (type(self), {k: v for k, v in vars(self).items() if k != "cache"})
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # A Transform used as a decorator in a class body is a method, like a function.
         return self if instance is None else functools.partial(self, instance)
@@ -85,6 +95,21 @@ class Transform:
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record this function, called on these arguments, in the innermost trace."""
         raise TypeError(f"{type(self).__name__} does not define apply; please report this")
+
+
+def _named(module: str, name: str) -> Any:
+    """What a module holds under a dotted name; None if nothing."""
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _restored(kind: type[Transform], state: dict[str, Any]) -> Transform:
+    made = object.__new__(kind)
+    vars(made).update(state)
+    made.cache = cache_for(made.root, made.chain)
+    return made
 
 
 def normalize_argnums(where: str, argnums: Any) -> tuple[tuple[int, ...], bool]:

@@ -25,7 +25,7 @@ from .. import engine, text
 from . import exponential, float32, hugeangle, inverse, logarithm, single, special, trigonometric
 from .lanes import Lanes
 
-__all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "required", "symbol"]
+__all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "objects", "required", "symbol"]
 
 ATTRIBUTES = "nounwind willreturn memory(none)"
 
@@ -195,6 +195,15 @@ def library(functions: Iterable[tuple[str, str, int]]) -> MathLibrary:
     return MathLibrary({label: _addresses[label] for label in wanted})
 
 
+def objects(functions: Iterable[tuple[str, str, int]]) -> list[bytes]:
+    """The object code of functions and of what they need, to be linked with the code that calls them."""
+    wanted = sorted(functions)
+    made = [_object(*function) for function in wanted]
+    if any(function[0] in _WITH_HELPERS for function in wanted):
+        made.append(_helper_object())
+    return made
+
+
 _WITH_HELPERS = frozenset(("sin", "cos", "tan", "sincos"))
 
 
@@ -202,12 +211,16 @@ def _helpers() -> dict[str, int]:
     """The code shared by several functions; in a library of its own."""
     label = hugeangle.SYMBOL
     if label not in _addresses:
-        module = text.Module(engine.function_attributes())
-        hugeangle.define(module)
-        linked = engine.link([engine.compile(module.text(), passes=False)], [label])
+        linked = engine.link([_helper_object()], [label])
         _libraries.append(linked)
         _addresses[label] = linked.address(label)
     return {label: _addresses[label]}
+
+
+def _helper_object() -> bytes:
+    module = text.Module(engine.function_attributes())
+    hugeangle.define(module)
+    return engine.compile(module.text(), passes=False)
 
 
 def _object(name: str, dtype: str, lanes: int) -> bytes:

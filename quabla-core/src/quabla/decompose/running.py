@@ -1,77 +1,23 @@
-"""A Program in terms of the ops that another form of it knows, regions included."""
+"""Accumulation along an axis as a loop, and the search in a sorted array as a count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from quabla.arrays.tensor import wrap
-from quabla.arrays.tracer import Frame, frames, trace
+from quabla.arrays.tracer import trace
 from quabla.control.derive import Parts, index_aval
 from quabla.control.scan import bind_scan
 from quabla.dtypes import float32, float64, int64
-from quabla.ir.program import Node, Program, Value
 from quabla.ops.compare import equal, less, logical_and, logical_not, logical_or
 from quabla.ops.elementwise import add, mul, where
 from quabla.ops.structure import broadcast, cast, inverse_permutation, permute, sum_over
 from quabla.shapes import aval_of
-from quabla.transforms.export_linalg import lu, lu_det, lu_solve
-from quabla.transforms.forward import replay
 
-__all__ = ["in_terms_of"]
-
-
-def in_terms_of(program: Program, known: Container[str]) -> Program:
-    """The program with every op that is not known replaced by what it consists of, where that can be said.
-
-    Args:
-        program: any program.
-        known: the names of the ops to keep.
-
-    Returns:
-        A program of the same inputs and outputs; the same one, if it holds known ops only.
-    """
-    if all(n.op.name in known and not _regions(n) for n in program.nodes):
-        return program
-    return trace(
-        lambda *args: _replayed(frames()[-1], program, args, known), program.in_avals, program.input_names
-    )[0]
-
-
-def _regions(node: Node) -> dict[str, Program]:
-    return {k: v for k, v in node.params.items() if isinstance(v, Program)}
-
-
-def _replayed(frame: Frame, program: Program, args: Any, known: Container[str]) -> list[Any]:
-    env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
-    for node in program.nodes:
-        operands = tuple([env[v] for v in node.inputs])
-        name = node.op.name
-        other = None if name in known else _CONSISTS_OF.get(name) or node.op.decompose
-        if other is not None:
-            inner, _ = trace(
-                lambda *xs, node=node, f=other: _many(f(*xs, **node.params)), [x.aval for x in operands]
-            )
-            outs = _replayed(frame, inner, operands, known)
-        else:
-            regions = {k: in_terms_of(v, known) for k, v in _regions(node).items()}
-            out = (
-                replay(frame, node, operands)
-                if not regions
-                else frame.emit(node.op, operands, {**node.params, **regions})
-            )
-            outs = _many(out)
-        env.update(zip(node.outputs, outs, strict=True))
-    return [env[v] for v in program.outputs]
-
-
-def _many(out: Any) -> list[Any]:
-    return list(out) if isinstance(out, (tuple, list)) else [out]
-
-
-# --- ops that backends compute natively -------------------------------------------------------------------------------
+__all__ = ["DEFINITIONS"]
 
 
 def _running(start: float, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,13 +56,10 @@ def _searchsorted(a: Any, v: Any, *, side: str, batch: int) -> Any:
     return cast(sum_over(cast(hit, float64), (len(shape) - 1,)), int64)
 
 
-_CONSISTS_OF: dict[str, Callable[..., Any]] = {
+DEFINITIONS: dict[str, Callable[..., Any]] = {
     "cumsum": _running(0.0, lambda first, total, x: add(total, x)),
     "cumprod": _running(1.0, lambda first, total, x: mul(total, x)),
     # The first factor is never read.
     "recurrence": _running(0.0, lambda first, total, a, b: where(first, b, add(b, mul(a, total)))),
     "searchsorted": _searchsorted,
-    "lu": lu,
-    "lu_solve": lu_solve,
-    "lu_det": lu_det,
 }

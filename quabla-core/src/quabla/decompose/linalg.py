@@ -1,10 +1,11 @@
-"""LU factorisation and what follows from it in terms of elementary ops, for forms of a Program that have none.
+"""LU factorisation and what follows from it in terms of elementary ops.
 
 The steps are those of `ops/factor.py`, with a mask in place of every index that is known only at run time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from quabla.ops.sort import argmax
 from quabla.ops.statistics import prod
 from quabla.ops.structure import cast
 
-__all__ = ["lu", "lu_det", "lu_solve"]
+__all__ = ["DEFINITIONS"]
 
 # `x` is (..., n, k); masks of rows are (n, 1) or (..., n, 1), masks of columns (k,) or (..., 1, k).
 _COLUMN = (..., slice(None), None)
@@ -47,7 +48,7 @@ def _swapped(x: Any, here: Any, there: Any) -> Any:
     return where(here, getitem(other, _ROW), where(there, getitem(one, _ROW), x))
 
 
-def lu(a: Any) -> tuple[Any, Any]:
+def _lu(a: Any) -> tuple[Any, Any]:
     """The factors, stored by columns, and the interchanges."""
     positions = wrap(np.arange(float(a.shape[-1])))
 
@@ -70,7 +71,7 @@ def lu(a: Any) -> tuple[Any, Any]:
     return swapaxes(x, -1, -2), cast(pivots, int64)
 
 
-def lu_solve(factors: Any, pivots: Any, b: Any, *, transposed: bool) -> Any:
+def _lu_solve(factors: Any, pivots: Any, b: Any, *, transposed: bool) -> Any:
     """The solution of a system, given what `lu` returned."""
     positions = wrap(np.arange(float(b.shape[-2])))
 
@@ -99,10 +100,13 @@ def lu_solve(factors: Any, pivots: Any, b: Any, *, transposed: bool) -> Any:
     return where(getitem(singular, (..., None, None)), float("nan"), x)
 
 
-def lu_det(factors: Any, pivots: Any, *, signs: bool) -> Any:
+def _lu_det(factors: Any, pivots: Any, *, signs: bool) -> Any:
     """The determinant, or its sign, given what `lu` returned."""
     d = diagonal(factors, axis1=-2, axis2=-1)
     swapped = not_equal(cast(pivots, float64), wrap(np.arange(float(d.shape[-1]))))
     odd = equal(mod(sum_of(cast(swapped, d.dtype), axis=-1), 2.0), 1.0)
     product = prod(sign(d) if signs else d, axis=-1)
     return where(odd, mul(product, -1.0), product)
+
+
+DEFINITIONS: dict[str, Callable[..., Any]] = {"lu": _lu, "lu_solve": _lu_solve, "lu_det": _lu_det}

@@ -1,0 +1,100 @@
+"""Eigenvalues and eigenvectors of symmetric matrices, by LAPACK's divide and conquer."""
+
+from __future__ import annotations
+
+import math
+
+from quabla.ir.program import Node
+from quabla.lowering.loops import Apply, Call, Entry, Kernel, Load, Scalar, Store, collapse
+from quabla.lowering.views import contiguous, squeeze
+from quabla.ops.spectral import FIRST
+from quabla_cpu import text
+from quabla_cpu.kernels import write_kernel
+from quabla_cpu.lapack import Caller, systems, times
+from quabla_cpu.routines import address, routine
+from quabla_cpu.text import Value
+from quabla_cpu.writing import Code
+
+__all__: list[str] = []
+
+
+def _parts(node: Node) -> tuple[int, int, int]:
+    """The bytes of one matrix, and of the elements and the integers that LAPACK wants for itself."""
+    aval = node.inputs[0].aval
+    n = aval.shape[-1]
+    sizes = (n * n, 1 + 6 * n + 2 * n * n)
+    matrix, work = [-(-m * aval.dtype.itemsize // 64) * 64 for m in sizes]
+    return matrix, work, (3 + 5 * n) * 4
+
+
+@routine("eigh", lambda node: sum(_parts(node)))
+def _eigh(code: Code, step: Call) -> None:
+    ((a, offset),), (values, vectors) = step.inputs, step.outputs
+    shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
+    n, b, c = shape[-1], code.b, Caller(code, d)
+    # The symmetric part, in the place of the result: LAPACK leaves the eigenvectors there one after the other.
+    own = contiguous(shape)
+    body: tuple[Entry, ...] = (
+        Load(a, offset, squeeze(shape, own)),
+        Load(a, offset, squeeze(shape, (*own[:-2], own[-1], own[-2]))),
+        Scalar(0.5, d),
+        Apply("mul", (0, 2), {}, d),
+        Apply("mul", (1, 2), {}, d),
+        Apply("add", (3, 4), {}, d),
+        Store(5, vectors, 0, squeeze(shape, own)),
+    )
+    write_kernel(code, collapse(Kernel(tuple([m for m in shape if m != 1]), body)))
+    code.forget(vectors)
+    assert step.scratch is not None
+    matrix, work_nbytes, _ = _parts(step.node)
+    rows = address(code, step.scratch)
+    work = b.gep("i8", rows, matrix)
+    integers = b.gep("i8", work, work_nbytes)
+    info = b.alloca("i32", 1, 4)
+    nbytes = n * n * d.itemsize
+    parts = (address(code, vectors), nbytes), (address(code, values), n * d.itemsize)
+    with systems(code, math.prod(shape[:-2]), *parts) as (x, w):
+        b.memcpy(rows, x, text.constant("i64", nbytes))
+        branch = b.branch(_finite(c, rows, n * n), likely=True)
+        with branch.then():
+            c.call("syevd", "V", "L", n, rows, n, w, work, 1 + 6 * n + 2 * n * n, integers, 3 + 5 * n, info)
+            branch.give(b.icmp("eq", b.load("i32", info), text.constant("i32", 0)))
+        with branch.otherwise():
+            branch.give(text.constant("i1", 0))
+        (done,) = branch.results()
+        branch = b.branch(done, likely=True)
+        with branch.then():
+            _turn(c, rows, x, n)
+        with branch.otherwise():
+            c.fill(w, n, math.nan)
+            c.fill(x, n * n, math.nan)
+        branch.results()
+    code.forget(values)
+    code.forget(vectors)
+
+
+def _finite(c: Caller, x: Value, count: int) -> Value:
+    b = c.b
+    with b.carry(0, count, [text.constant("i1", 1)]) as (i, loop):
+        size = b.fabs(c.load(x, i))
+        loop.update(b.and_(loop.values[0], b.fcmp("olt", size, c.number(math.inf))))
+    return loop.results[0]
+
+
+def _turn(c: Caller, rows: Value, out: Value, n: int) -> None:
+    """Make columns of the eigenvectors, each with its sign."""
+    b = c.b
+    with b.loop(0, n) as j:
+        start = times(b, j, n)
+        with b.carry(0, n, [c.number(0.0)]) as (i, loop):
+            loop.update(b.maximum(loop.values[0], b.fabs(c.load(rows, start, i))))
+        bound = b.fmul(c.number(FIRST), loop.results[0])
+        with b.carry(0, n, [c.number(0.0)]) as (i, loop):
+            (sign,) = loop.values
+            x = c.load(rows, start, i)
+            open_ = b.fcmp("oeq", sign, c.number(0.0))
+            first = b.and_(open_, b.fcmp("ogt", b.fabs(x), bound))
+            loop.update(b.select(first, b.copysign(c.number(1.0), x), sign))
+        (sign,) = loop.results
+        with b.loop(0, n) as i:
+            c.store(b.fmul(sign, c.load(rows, start, i)), out, times(b, i, n), j)

@@ -1,0 +1,1 @@
+"""The MLX backend of Quabla: Programs become graphs of MLX."""

@@ -1,0 +1,147 @@
+"""`MlxExecutable`: a tape, with the way in from Tensors and the way out."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from quabla.arrays.tensor import Tensor, wrap_as
+from quabla.errors import BackendError, DtypeError, ShapeError
+from quabla.shapes import ShapeDtype
+from quabla_mlx.tape import Tape
+from quabla_mlx.target import Array, Target
+
+__all__ = ["MlxExecutable", "check_inputs", "leave", "session"]
+
+_nothing = contextlib.nullcontext()
+_lock = threading.RLock()
+_forked = False
+
+
+def session(target: Target) -> contextlib.AbstractContextManager[None]:
+    """What everything that records or evaluates arrays runs within.
+
+    On a CPU every thread records and evaluates graphs of its own, at once with the others. On a GPU threads take turns,
+    and so they do where kernels are being compiled.
+
+    Raises:
+        BackendError: in a child process that was forked: MLX's threads are not in it, and it would wait for ever.
+    """
+    if _forked:
+        raise BackendError(
+            "mlx: this process was forked from one that had loaded MLX, whose threads are not here; start it with the "
+            "method 'spawn' (multiprocessing.set_start_method) or use the device 'cpu'"
+        )
+    if target.gpu:
+        return _turn()
+    return _private_folder() if target.fused else _nothing
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    with _lock:
+        yield
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[None]:
+    """A temporary folder of this process alone. MLX loads whatever library lies in the one that it is told of."""
+    global _folder
+    with _lock:
+        if not _folder:
+            _folder = tempfile.mkdtemp(prefix="quabla-mlx-")
+            atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = _folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before
+
+
+_folder = ""
+
+
+def _in_child() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+class MlxExecutable:
+    """A compiled program. Called with Tensors it returns Tensors that own their memory; any thread may call it."""
+
+    __slots__ = ("_count", "_shared", "in_avals", "out_avals", "run", "target", "text")
+
+    entry = None
+
+    def __init__(
+        self, tape: Tape, in_avals: tuple[ShapeDtype, ...], out_avals: tuple[ShapeDtype, ...], target: Target
+    ) -> None:
+        self.run = tape.run
+        self.text = tape.text
+        self.in_avals = in_avals
+        self.out_avals = out_avals
+        self.target = target
+        self._count = len(in_avals)
+        self._shared = tape.shared
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the program.
+
+        Raises:
+            ShapeError: where the number of inputs or a shape is another than compiled for.
+            DtypeError: where a dtype is another.
+        """
+        avals = self.in_avals
+        if len(inputs) != self._count or any([x.aval is not a for x, a in zip(inputs, avals, strict=True)]):
+            check_inputs(inputs, avals)
+        target = self.target
+        array = target.array
+        with session(target):
+            # Nobody but the graph holds the arrays of the inputs, so MLX may use their memory for results.
+            outs = self.run(*[array(x.numpy()) for x in inputs])
+            mx.eval(outs)
+        return tuple([leave(out, a, s) for out, a, s in zip(outs, self.out_avals, self._shared, strict=True)])
+
+
+def leave(array: Array, aval: ShapeDtype, shared: bool = False) -> Tensor:
+    """An evaluated array as a Tensor: over the same memory, to which nobody writes any more, unless that is shared."""
+    out = np.asarray(array)
+    if shared or out.dtype != aval.dtype.numpy:
+        out = np.array(out, aval.dtype.numpy, order="C")
+    return wrap_as(out, aval)
+
+
+def check_inputs(inputs: Sequence[Tensor], avals: Sequence[ShapeDtype], what: str = "input") -> None:
+    """Raise a typed error unless the inputs are Tensors of these types.
+
+    Raises:
+        ShapeError: another number of inputs, or another shape.
+        DtypeError: no Tensor, or another dtype.
+    """
+    if len(inputs) != len(avals):
+        raise ShapeError(f"the program takes {len(avals)} {what}s, got {len(inputs)}")
+    for i, (x, aval) in enumerate(zip(inputs, avals, strict=True)):
+        if type(x) is not Tensor:
+            raise DtypeError(f"{what} {i} is a {type(x).__name__}; convert it with quabla.asarray")
+        if x.aval.shape != aval.shape:
+            raise ShapeError(f"{what} {i} is {x.aval!r} where the program takes {aval!r}")
+        if x.aval.dtype is not aval.dtype:
+            raise DtypeError(
+                f"{what} {i} is {x.aval!r} where the program takes {aval!r}; convert it with astype"
+            )

@@ -1,0 +1,121 @@
+"""`MlxTrainingPlan`: a training step whose state and data are arrays of the device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from quabla.arrays.tensor import Tensor
+from quabla.errors import ShapeError
+from quabla_mlx.executable import MlxExecutable, check_inputs, leave, session
+from quabla_mlx.target import Array
+
+__all__ = ["MlxTrainingPlan"]
+
+_AHEAD = 8
+"""So many steps of `run` are handed to MLX before it waits for the first of them."""
+
+
+class MlxTrainingPlan:
+    """A resident training step.
+
+    Args:
+        executable: the compiled step; its inputs are the state and then the data, its outputs the new state and then
+            the loss.
+        state: the initial state, which is copied to the device.
+        data: the data that the step reads, which is copied to the device once.
+
+    Raises:
+        ShapeError: where the step and its inputs do not fit together.
+        DtypeError: the same, for dtypes.
+    """
+
+    def __init__(self, executable: MlxExecutable, state: Sequence[Tensor], data: Sequence[Tensor]) -> None:
+        ins, outs, count = executable.in_avals, executable.out_avals, len(state)
+        if len(ins) != count + len(data) or len(outs) != count + 1:
+            raise ShapeError(
+                f"training_plan: a step on {count} state and {len(data)} data arrays takes {count + len(data)} inputs "
+                f"and returns {count + 1} outputs; this program has {len(ins)} and {len(outs)}"
+            )
+        if outs[-1].shape != ():
+            raise ShapeError(
+                f"training_plan: the loss, the last output, must have shape (), got {outs[-1]!r}"
+            )
+        for i, (before, after) in enumerate(zip(ins, outs[:-1], strict=False)):
+            if before.shape != after.shape or before.dtype is not after.dtype:
+                raise ShapeError(
+                    f"training_plan: state {i} is {before!r} and becomes {after!r}; it must keep its type"
+                )
+        check_inputs(state, ins[:count], "state")
+        check_inputs(data, ins[count:], "data")
+        self._run = executable.run
+        self._target = executable.target
+        self._avals = outs
+        self._data_avals = ins[count:]
+        # A step reads and replaces the state: two at once would lose one. Reentrant, since a signal's handler may step.
+        self._lock = threading.RLock()
+        nan = np.array(np.nan if outs[-1].dtype.kind == "f" else 0, outs[-1].dtype.numpy)
+        with session(self._target):
+            self._data = tuple([self._target.array(x.numpy()) for x in data])
+            # State and loss in one tuple, replaced in one assignment: whatever interrupts a step, they fit together.
+            self._now = (*self._arrays(state), self._target.array(nan))
+
+    def step(self) -> None:
+        """Run one step. Nothing is read back."""
+        with self._lock, session(self._target):
+            new = self._run(*self._now[:-1], *self._data)
+            mx.eval(new)
+            self._now = new
+
+    def run(self, steps: int) -> None:
+        """Run several steps: while MLX computes one the next is recorded."""
+        with self._lock, session(self._target):
+            now = self._now
+            for k in range(steps):
+                now = self._run(*now[:-1], *self._data)
+                mx.async_eval(now)
+                if k % _AHEAD == _AHEAD - 1:
+                    mx.eval(now)
+            mx.eval(now)
+            self._now = now
+
+    def state(self) -> tuple[Tensor, ...]:
+        """The state now, read from the device."""
+        now = self._now
+        return tuple([leave(x, aval, shared=True) for x, aval in zip(now[:-1], self._avals, strict=False)])
+
+    def set_state(self, state: Sequence[Tensor]) -> None:
+        """Replace the state, given in the order of `state()`.
+
+        Raises:
+            ShapeError: where the number of arrays or a shape is another.
+            DtypeError: where a dtype is another.
+        """
+        check_inputs(state, self._avals[:-1], "state")
+        with self._lock, session(self._target):
+            self._now = (*self._arrays(state), self._now[-1])
+
+    def loss(self) -> Tensor:
+        """The loss at the parameters that the last step started from; NaN before the first step."""
+        return leave(self._now[-1], self._avals[-1], shared=True)
+
+    def replace(self, index: int, data: Tensor) -> None:
+        """Put another array of the same type in the place of a data input.
+
+        Raises:
+            ShapeError: where the index is none of the data inputs, or the shape is another.
+            DtypeError: where the dtype is another.
+        """
+        if not 0 <= index < len(self._data):
+            raise ShapeError(
+                f"replace: there are {len(self._data)} data inputs, counted from 0; got index {index}"
+            )
+        check_inputs([data], [self._data_avals[index]], "data")
+        with self._lock, session(self._target):
+            self._data = (*self._data[:index], self._target.array(data.numpy()), *self._data[index + 1 :])
+
+    def _arrays(self, state: Sequence[Tensor]) -> tuple[Array, ...]:
+        return tuple([self._target.array(x.numpy()) for x in state])

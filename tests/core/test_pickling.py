@@ -1,0 +1,140 @@
+"""pickle and copy: what can travel to another process does, and what cannot says what to send instead."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quabla as qb
+
+A = qb.array
+MODULE = """
+import quabla as qb
+
+def f(x):
+    return qb.sum(qb.sin(x) * x)
+
+@qb.jit
+def named(x):
+    return f(x)
+
+class Holder:
+    @qb.grad
+    def slope(x):
+        return f(x)
+
+transformed = {
+    "jit": qb.jit(f, max_traces=3),
+    "grad": qb.grad(f),
+    "value_and_grad": qb.value_and_grad(f, argnums=(0,)),
+    "jit of grad": qb.jit(qb.grad(f), device="reference"),
+    "vmap": qb.vmap(qb.grad(f), in_axes=0, out_axes=-1),
+    "hessian": qb.hessian(f),
+    "jacobian": qb.jacobian(qb.grad(f), chunk_size=2),
+    "static": qb.jit(f, static_argnames=("x",)),
+}
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / "functions_to_pickle.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import functions_to_pickle  # type: ignore[import-not-found]
+
+    yield functions_to_pickle
+    del sys.modules["functions_to_pickle"]
+
+
+def test_transformed_functions_of_a_module_are_pickled(module: Any) -> None:
+    x = A([[0.5, 2.0, 3.0]] * 2)
+    for name, g in module.transformed.items():
+        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+            back = pickle.loads(pickle.dumps(g, protocol))
+            assert repr(back) == repr(g) and type(back) is type(g), name
+            assert back.cache is g.cache, name  # one function, whoever holds it
+        assert back.max_traces == g.max_traces and back.device == g.device
+        if name != "static":
+            given = x if name == "vmap" else x[0]
+            for a, b in zip(qb.tree.flatten(back(given))[0], qb.tree.flatten(g(given))[0], strict=True):
+                assert a.tolist() == b.tolist(), name
+
+
+def test_a_decorated_function_is_pickled_by_its_name(module: Any) -> None:
+    for g in (module.named, module.Holder.slope):
+        assert pickle.loads(pickle.dumps(g)) is g
+
+
+def test_another_process_gets_the_function(
+    module: Any, run_python: Callable[..., Any], tmp_path: Path
+) -> None:
+    data = pickle.dumps((module.transformed["hessian"], module.named))
+    done = run_python(
+        f"import sys, pickle; sys.path.insert(0, {str(tmp_path)!r})\nimport quabla as qb\n"
+        f"h, f = pickle.loads({data!r})\nx = qb.array([0.5, 2.0])\nprint(h(x).tolist(), f(x).item())"
+    )
+    x = np.array([0.5, 2.0])
+    found = eval(done.stdout.replace("] ]", "]]").strip().replace("]] ", "]], "))
+    np.testing.assert_allclose(found[0], np.diag(2 * np.cos(x) - x * np.sin(x)), rtol=1e-12)
+    assert found[1] == pytest.approx(np.sum(np.sin(x) * x))
+
+
+def test_a_function_without_a_name_is_refused_by_pickle_itself() -> None:
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(qb.jit(lambda x: x))
+
+
+def lowered() -> Any:
+    c = A([1.0, 2.0, 3.0])
+    return qb.jit(lambda p, x: {"y": qb.fori_loop(0, 3, lambda i, s: qb.sin(s) + p["w"], x * c)}).lower(
+        {"w": qb.ShapeDtype(())}, qb.ShapeDtype((3,))
+    )
+
+
+@pytest.mark.parametrize("through", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy])
+def test_programs_travel(through: Callable[[Any], Any]) -> None:
+    program = lowered().program
+    back = through(program)
+    assert back.lower_text() == program.lower_text() and back.input_names == program.input_names
+    inputs = {"p/w": A(0.5), "x": A([1.0, 2.0, 3.0])}
+    run = [p.compile("reference")(inputs) for p in (program, back)]
+    assert [x.tolist() for x in run[0]] == [x.tolist() for x in run[1]]
+
+
+def test_a_damaged_pickle_of_a_program_is_a_clear_error() -> None:
+    data = pickle.dumps(lowered().program)
+    cut = data.replace(b"constants.bin", b"constants.bix")
+    with pytest.raises(qb.FileFormatError, match="unpickling a program"):
+        pickle.loads(cut)
+
+
+def test_what_belongs_to_this_process_says_what_to_send() -> None:
+    made = lowered()
+    compiled = made.compile()
+    trainer = qb.optim.Trainer(lambda w: qb.sum(w * w), A([1.0]), qb.optim.SGD(0.1))
+    executable = made.program.compile("reference")
+    for what, words in (
+        (made, "lowered.program.*load_program"),
+        (compiled, "load_program"),
+        (executable, "pickle its program"),
+        (trainer, "get_state"),
+    ):
+        with pytest.raises(qb.UnsupportedOperationError, match=words) as info:
+            pickle.dumps(what)
+        assert info.value.op == "pickle"
+    for what in (made, compiled):
+        assert copy.copy(what) is what and copy.deepcopy(what) is what
+    for through in (copy.copy, copy.deepcopy):
+        with pytest.raises(qb.UnsupportedOperationError, match="get_state"):
+            through(trainer)
+    state = pickle.loads(pickle.dumps(trainer.get_state()))
+    trainer.step()
+    trainer.set_state(state)
+    assert trainer.params.tolist() == [1.0]

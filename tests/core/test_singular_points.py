@@ -1,0 +1,255 @@
+"""Second derivatives through a root of zero: right, or NaN where they cannot be known, and never a silent 0.
+
+The values of `KNOWN` are those of the polynomial or the series that the function is near 0, worked out by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quabla as qb
+from quabla.arrays.tracer import trace
+
+F = Callable[..., Any]
+A = qb.array
+NAN, INF = math.nan, math.inf
+I2 = np.eye(2)
+ORIGIN = np.zeros(2)
+N = qb.norm
+
+
+def hessians(f: F, x: np.ndarray) -> list[np.ndarray]:
+    """The second derivatives in both orders of modes that begin with reverse mode, as they are, compiled and mapped."""
+    v = A(x)
+    rows = [A(t) for t in np.eye(x.size)]
+    ahead = [np.asarray(qb.jvp(qb.grad(f), (v,), (t,))[1]) for t in rows]
+    back = [np.asarray(qb.grad(lambda a, t=t: qb.sum(qb.grad(f)(a) * t))(v)) for t in rows]
+    made = [qb.hessian(f)(v), qb.jit(qb.hessian(f))(v), qb.vmap(qb.hessian(f))(qb.stack([v, v]))[1]]
+    return [np.asarray(m) for m in made] + [np.stack(ahead), np.stack(back)]
+
+
+def exp_of(r: Any) -> Any:
+    """(1 + r) exp(-r), a smooth function of r**2 and r**3 near 0: 1 - r**2 / 2 + ..."""
+    return (1.0 + r) * qb.exp(-r)
+
+
+def far_away(r: Any) -> Any:
+    for _ in range(15):
+        r = r + 1.0 - 1.0
+    return r
+
+
+KNOWN: list[tuple[str, F, Any]] = [
+    # kinks: nothing but the smooth part
+    ("checkpoint", qb.checkpoint(N), 0.0 * I2),
+    ("branch", lambda x: qb.cond(x[0] < 1.0, N, lambda x: x[0], x), 0.0 * I2),
+    ("loop", lambda x: qb.fori_loop(0, 3, lambda i, c: c + N(x), 0.0), 0.0 * I2),
+    ("far away", lambda x: far_away(N(x)), 0.0 * I2),
+    ("clamp in a loop", lambda x: qb.fori_loop(0, 2, lambda i, c: c + qb.maximum(N(x), 1e-9), 0.0), 0.0 * I2),
+    ("times a constant zero", lambda x: qb.sum(N(qb.stack([x, x]), axis=1) * A([0.0, 1.0])) ** 2, 2.0 * I2),
+    ("huber in a loop", lambda x: qb.fori_loop(
+        0, 2, lambda i, c: c + qb.where(N(x) < 1.0, 0.5 * N(x) ** 2, N(x) - 0.5), 0.0), 2.0 * I2),
+    # smooth functions, within the region that has the root
+    ("checkpoint of a square", qb.checkpoint(lambda x: N(x) ** 2), 2.0 * I2),
+    ("checkpoint of a kernel", qb.checkpoint(lambda x: exp_of(N(x))), -I2),
+    ("kernel in a branch", lambda x: qb.cond(x[0] < 1.0, lambda x: exp_of(N(x)), lambda x: x[0], x), -I2),
+    ("kernel in a loop", lambda x: qb.fori_loop(0, 3, lambda i, c: c + exp_of(N(x)), 0.0), -3.0 * I2),
+    ("kernels in a scan", lambda x: qb.sum(qb.scan(lambda c, s: (c, exp_of(N(s * x))), 0.0, A([1.0, 2.0]))[1]),
+     -5.0 * I2),
+    ("square of a kernel in a loop", lambda x: qb.fori_loop(0, 3, lambda i, c: c + exp_of(N(x)), 0.0) ** 2, -18.0 * I2),
+    # several roots, each by itself
+    ("kernels of rows", lambda x: qb.sum(exp_of(N(qb.stack([x, 2.0 * x]), axis=1))), -5.0 * I2),
+    ("squares of rows", lambda x: qb.sum(N(qb.stack([x, 2.0 * x]), axis=1) ** 2.0), 10.0 * I2),
+    ("product of kernels", lambda x: exp_of(N(x)) * exp_of(N(2.0 * x)), -5.0 * I2),
+    ("logarithm of a sum of kernels", lambda x: qb.log(exp_of(N(x)) + exp_of(N(2.0 * x))), -2.5 * I2),
+    # products that need no limit
+    ("root times root", lambda x: qb.sqrt(qb.sum(x * x)) * qb.sqrt(qb.sum(x * x)), 2.0 * I2),
+    ("three roots", lambda x: qb.sqrt(N(x)) * qb.sqrt(N(x)) * N(x), 2.0 * I2),
+    ("half power, squared", lambda x: (qb.sum(x * x) ** 0.5) ** 2, 2.0 * I2),
+    ("kernel of a half power", lambda x: exp_of(qb.sum(x * x) ** 0.5), -I2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("f", "expected"), [k[1:] for k in KNOWN], ids=[k[0] for k in KNOWN])
+def test_what_is_known(f: F, expected: np.ndarray) -> None:
+    assert not np.asarray(qb.grad(f)(A(ORIGIN))).any()
+    for h in hessians(f, ORIGIN):
+        np.testing.assert_allclose(h, expected, rtol=1e-13, atol=1e-14)
+
+
+UNKNOWN: list[tuple[str, F]] = [
+    ("square of a checkpoint", lambda x: qb.checkpoint(N)(x) ** 2),
+    ("square of a branch", lambda x: qb.cond(x[0] < 1.0, N, lambda x: x[0], x) ** 2),
+    ("square of a loop", lambda x: qb.fori_loop(0, 1, lambda i, c: N(x), 0.0) ** 2),
+    ("square of a sum of many", lambda x: qb.sum(qb.scan(lambda c, _: (c, N(x)), 0.0, length=2)[1]) ** 2),
+    ("kernel of a checkpoint", lambda x: exp_of(qb.checkpoint(N)(x))),
+    ("kernel of nested regions", lambda x: exp_of(
+        qb.checkpoint(lambda x: qb.fori_loop(0, 1, lambda i, c: N(x), 0.0))(x))),
+    ("product of two", lambda x: N(x) * N(2.0 * x)),
+    ("product with one in a region", lambda x: N(x) * qb.checkpoint(N)(2.0 * x)),
+    ("product within a region", lambda x: qb.checkpoint(lambda x, r: r * N(x))(x, N(2.0 * x))),
+    ("square of a sum of two", lambda x: (N(x) + N(2.0 * x)) ** 2),
+    ("square of a sum of rows", lambda x: qb.sum(N(qb.stack([x, 2.0 * x]), axis=1)) ** 2),
+    ("variance of norms", lambda x: qb.var(N(qb.stack([x, 2.0 * x, 4.0 * x]), axis=1))),
+    ("square from far away", lambda x: far_away(N(x)) ** 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", [u[1] for u in UNKNOWN], ids=[u[0] for u in UNKNOWN])
+def test_what_is_not_known_is_nan(f: F) -> None:
+    assert not np.asarray(qb.grad(f)(A(ORIGIN))).any()
+    for h in hessians(f, ORIGIN):
+        assert np.isnan(np.diag(h)).all()
+    # Away from 0 nothing is in doubt.
+    x = np.array([0.3, -0.4])
+    step = 1e-5
+    ahead, behind = (np.stack([np.asarray(qb.grad(f)(A(x + s * step * t))) for t in I2]) for s in (1.0, -1.0))
+    for h in hessians(f, x):
+        np.testing.assert_allclose(h, (ahead - behind) / (2.0 * step), rtol=1e-6, atol=1e-7)
+
+
+def test_the_gradient_beside_an_unknown_second_derivative_stays_what_it_is() -> None:
+    value, tangent = qb.jvp(qb.grad(lambda x: qb.checkpoint(N)(x) ** 2), (A(ORIGIN),), (A([1.0, 0.0]),))
+    assert value.tolist() == [0.0, 0.0] and np.isnan(np.asarray(tangent)).all()
+    by_x = qb.value_and_grad(lambda x: qb.sum(qb.grad(lambda x: qb.checkpoint(N)(x) ** 2)(x)))
+    value, gradient = by_x(A(ORIGIN))
+    assert value.item() == 0.0 and np.isnan(np.asarray(gradient)).all()
+
+
+def test_absolute_values_are_not_known_where_they_move_only() -> None:
+    f = lambda x: qb.sum(qb.checkpoint(qb.abs)(x) ** 2)
+    for h in hessians(f, np.array([0.0, 3.0])):
+        np.testing.assert_array_equal(h, [[NAN, 0.0], [0.0, 2.0]])
+    inside = qb.checkpoint(lambda x: qb.sum(exp_of(qb.abs(x))))
+    for h in hessians(inside, ORIGIN):
+        np.testing.assert_allclose(h, -I2, rtol=1e-14)
+
+
+# --- branches that are not taken --------------------------------------------------------------------------------------
+
+
+def lanes(inner: F, outer: F) -> F:
+    """One lane takes `inner` on x, the other another branch; both start from x."""
+    one = lambda p, b: qb.cond(p, inner, lambda b: b[0] * b[0], b)
+    return lambda x: qb.sum(outer(qb.vmap(one)(A([True, False]), qb.stack([x, x]))))
+
+
+NOT_TAKEN: list[tuple[str, F, np.ndarray]] = [
+    ("kink in a lane", lanes(N, lambda r: r), np.diag([2.0, 0.0])),
+    ("kernel in a lane", lanes(lambda b: exp_of(N(b)), lambda r: r), np.diag([1.0, -1.0])),
+    ("lane behind a mask", lanes(N, lambda r: qb.where(A([False, True]), r**2, 0.0)), 0.0 * I2),
+    ("shared operand", lambda x: qb.sum(qb.vmap(lambda p, b: qb.cond(p, lambda b: N(x - b), lambda b: b[0], b))(
+        A([True, False, False]), A([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))), 0.0 * I2),
+    ("mask", lambda x: qb.where(x[0] > 0.0, qb.checkpoint(N)(x) ** 2, 3.0 * x[1] ** 2), np.diag([0.0, 6.0])),
+    ("branch", lambda x: qb.cond(x[0] > 0.0, lambda x: N(x) * N(2.0 * x), lambda x: x[1] ** 2, x), np.diag([0.0, 2.0])),
+    ("lanes of other lengths", lambda x: qb.sum(qb.vmap(lambda n: qb.while_loop(
+        lambda c: c[0] < n, lambda c: (c[0] + 1.0, c[1] + N(x)), (0.0, 0.0), max_steps=4)[1])(A([0.0, 1.0, 3.0]))),
+     0.0 * I2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("f", "expected"), [n[1:] for n in NOT_TAKEN], ids=[n[0] for n in NOT_TAKEN])
+def test_no_nan_comes_from_a_branch_that_is_not_taken(f: F, expected: np.ndarray) -> None:
+    for h in hessians(f, ORIGIN):
+        np.testing.assert_allclose(h, expected, rtol=1e-13, atol=1e-14)
+
+
+def test_padding_that_does_not_count() -> None:
+    """Pairs of equal points behind a mask, as in lists of neighbours that are filled up."""
+    x = np.array([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])
+    real = A([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+
+    def energy(p: Any) -> Any:
+        r = N(p[:, None, :] - p[None, :, :], axis=-1)
+        return qb.sum(real * qb.exp(-r)) + qb.sum(qb.where(real > 0.0, r * r, 0.0)) ** 2
+
+    two = lambda p: (lambda r: 2.0 * qb.exp(-r) + 4.0 * r**4)(N(p[0] - p[1]))
+    got, expected = np.asarray(qb.hessian(energy)(A(x))), np.asarray(qb.hessian(two)(A(x)))
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+# --- what forward mode alone says -------------------------------------------------------------------------------------
+
+
+def test_a_tangent_of_a_tangent_at_zero() -> None:
+    """By convention the kink stands still; a square needs no root."""
+    x, t = A(ORIGIN), A([1.0, 2.0])
+    twice = lambda f: qb.jvp(lambda v: qb.jvp(f, (v,), (t,))[1], (x,), (t,))[1].item()
+    assert twice(N) == 0.0 and twice(lambda v: exp_of(N(v))) == 0.0
+    assert twice(lambda v: N(v) ** 2) == twice(lambda v: N(v) * N(v)) == 10.0
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def nodes(f: F) -> int:
+    second = lambda x: [qb.jvp(qb.grad(f), (x,), (x,))[1]]
+    return len(trace(second, [qb.ShapeDtype((4, 3))])[0].nodes)
+
+
+def test_nothing_is_added_where_nothing_is_in_doubt() -> None:
+    """A kernel of distances takes as many nodes as before, and a gradient knows nothing of all this."""
+    f = lambda x: qb.sum(exp_of(N(x, axis=1)))
+    assert nodes(f) <= 80
+    gradient = trace(lambda x: [qb.grad(f)(x)], [qb.ShapeDtype((4, 3))])[0]
+    assert not {"not_equal", "logical_or"} & {node.op.name for node in gradient.nodes}
+
+
+def test_two_traces_give_one_program() -> None:
+    f = lambda x: (N(x) + N(2.0 * x)) ** 2 * qb.checkpoint(N)(x)
+    shown = [str(trace(lambda x: [qb.hessian(f)(x)], [qb.ShapeDtype((2,))])[0]) for _ in range(3)]
+    assert shown[0] == shown[1] == shown[2]
+
+
+# --- NaN in, NaN out --------------------------------------------------------------------------------------------------
+
+MISSING: list[tuple[str, F, list[float], list[float]]] = [
+    ("max", qb.max, [1.0, NAN], [NAN, NAN]),
+    ("min", qb.min, [NAN, 1.0], [NAN, NAN]),
+    ("max along an axis", lambda x: qb.max(qb.reshape(x, (2, 2)), axis=1), [1.0, NAN, 2.0, 3.0], [NAN, NAN, 0.0, 1.0]),
+    ("max of infinities", qb.max, [INF, INF, 1.0], [0.5, 0.5, 0.0]),
+    ("min of infinities", qb.min, [INF, -INF, 1.0], [0.0, 1.0, 0.0]),
+    ("relu", qb.relu, [NAN, 1.0, -1.0, 0.0, INF, -INF], [NAN, 1.0, 0.0, 0.0, 1.0, 0.0]),
+    ("maximum", lambda x: qb.maximum(x, 1.0), [NAN, 1.0, 2.0, 0.0, INF, -INF], [NAN, 0.5, 1.0, 0.0, 1.0, 0.0]),
+    ("minimum", lambda x: qb.minimum(1.0, x), [NAN, 1.0, 2.0, 0.0, INF, -INF], [NAN, 0.5, 0.0, 1.0, 0.0, 1.0]),
+    ("maximum with NaN", lambda x: qb.maximum(x, NAN), [1.0, INF], [NAN, NAN]),
+    ("clip", lambda x: qb.clip(x, 0.0, 1.0), [NAN, 0.5, 2.0], [NAN, 1.0, 0.0]),
+    ("exponent", lambda y: qb.power(A([2.0, 0.0, -1.0, NAN, -1.0]), y), [NAN, NAN, NAN, 1.0, 2.0], [NAN] * 4 + [0.0]),
+    ("base", lambda x: qb.power(x, 1.5), [NAN, 4.0], [NAN, 3.0]),
+    ("abs", qb.abs, [NAN, -2.0, 0.0], [NAN, -1.0, 0.0]),
+    ("sqrt", qb.sqrt, [NAN, 4.0, 0.0], [NAN, 0.25, 0.0]),
+    ("behind a mask", lambda x: qb.where(qb.isnan(x), 0.0, qb.relu(qb.maximum(x, 0.5))),
+     [NAN, 1.0, 0.0], [0.0, 1.0, 0.0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32], ids=str)
+@pytest.mark.parametrize(("f", "at", "expected"), [m[1:] for m in MISSING], ids=[m[0] for m in MISSING])
+def test_nan_has_the_derivative_nan_in_both_modes(
+    f: F, at: list[float], expected: list[float], dtype: Any
+) -> None:
+    x = A(at, dtype=dtype)
+    if x.shape == (5,) and dtype is qb.float32:  # the exponents of bases in float64
+        pytest.skip("one dtype is enough where the other operand has its own")
+    total = lambda v: qb.sum(f(v))
+    for back in (qb.grad(total), qb.jit(qb.grad(total))):
+        got = back(x)
+        assert got.dtype is dtype
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6)
+    ahead = [qb.jvp(f, (x,), (A(t, dtype=dtype),))[1] for t in np.eye(x.size)]
+    if f(x).shape in ((), x.shape):  # else a direction meets a NaN that is not its own
+        by_columns = np.stack([np.asarray(t) for t in ahead], axis=-1)
+        own = np.diag(by_columns) if by_columns.ndim == 2 else by_columns
+        np.testing.assert_allclose(own, expected, rtol=1e-6)
+
+
+def test_a_nan_cotangent_passes_a_root_of_zero() -> None:
+    for f in (N, lambda x: qb.sqrt(qb.sum(x * x)), lambda x: qb.sum(qb.abs(x))):
+        for through in (lambda g: g, qb.jit):
+            got = through(qb.grad(lambda x, f=f: NAN * f(x)))(A(ORIGIN))
+            assert np.isnan(np.asarray(got)).all()
