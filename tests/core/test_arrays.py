@@ -358,10 +358,12 @@ def test_copies_are_the_same_immutable_object() -> None:
     assert copy.copy(view) is view and copy.deepcopy(view) is view
 
 
-def test_classes_are_not_called_and_take_no_attributes() -> None:
-    for cls in (qb.Tensor, qb.TensorView):
-        with pytest.raises(TypeError, match="use "):
-            cls()
+def test_classes_are_not_called_without_data_and_take_no_attributes() -> None:
+    with pytest.raises(TypeError, match="use "):
+        qb.TensorView()
+    for arguments in ((), ([1.0],)):
+        with pytest.raises(TypeError, match=r"Tensor\(shape, data\).*quabla\.array"):
+            qb.Tensor(*arguments)
     with pytest.raises(AttributeError):
         qb.array(1.0).note = 1  # type: ignore[attr-defined]
 

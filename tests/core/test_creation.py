@@ -189,3 +189,64 @@ def test_traced_arguments_are_refused() -> None:
     ):
         with pytest.raises(qb.TracerError):
             qb.grad(f)(2.0)
+
+
+# --- the constructor: a shape and flat data ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [None, "float32", qb.bool_, np.float64])
+@pytest.mark.parametrize("shape", [(), 6, [6], (2, 3), [1, 3, 2], np.array([3, 2])])
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda x: np.array(x, np.float32), qb.array])
+def test_tensor_of_a_shape_and_flat_data(kind: Any, shape: Any, dtype: Any) -> None:
+    numbers = [2.0] if np.size(shape) == 0 else [0.0, 1.0, 2.0, 0.0, 4.0, 5.0]
+    x = qb.Tensor(shape, kind(numbers), dtype)
+    expected = (
+        np.array(numbers)
+        .reshape(shape)
+        .astype("float64" if dtype is None else qb.zeros(1, dtype).numpy().dtype)
+    )
+    np.testing.assert_array_equal(x.numpy(), expected)
+    assert x.numpy().dtype == expected.dtype and not x.numpy().flags.writeable
+    assert (
+        qb.jit(lambda x: qb.where(x, 1.0, 2.0) if x.dtype is qb.bool_ else x * 2.0)(x).shape == expected.shape
+    )
+
+
+def test_tensor_is_made_of_a_copy() -> None:
+    data = np.arange(4.0)
+    x, y = qb.Tensor((2, 2), data), qb.Tensor(shape=[4], data=data)
+    data[0] = 9.0
+    assert x[0, 0].item() == y[0].item() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (([[1.0, 2.0]],), TypeError, "quabla.array"),
+        (((2, 2), [1.0]), qb.ShapeError, r"\(2, 2\).*4 elements.*\(1,\)"),
+        (((2, 2), [[1.0, 2.0], [3.0, 4.0]]), qb.ShapeError, "flat.*quabla.array takes nested"),
+        (((2,), np.ones((2, 1))), qb.ShapeError, "flat"),
+        (((1,), 1.0), qb.ShapeError, "flat"),
+        (((0,), []), qb.ShapeError, "empty"),
+        (((-1,), [1.0]), qb.ShapeError, "negative"),
+        (((2.0,), [1.0, 2.0]), qb.DtypeError, "shape"),
+        (((True,), [1.0]), qb.DtypeError, "shape"),
+        (((2,), "ab"), qb.DtypeError, "ab"),
+        (((2,), [1.0, 2.0], "int32"), qb.DtypeError, "int32"),
+    ],
+)
+def test_what_no_tensor_is_made_of(arguments: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        qb.Tensor(*arguments)
+
+
+def test_traced_data_makes_no_tensor() -> None:
+    with pytest.raises(qb.TracerError, match=r"quabla\.reshape"):
+        qb.jit(lambda x: qb.Tensor((2, 1), x))(qb.ones(2))
+
+
+def test_creation_functions_are_methods_of_the_class() -> None:
+    assert qb.Tensor.linspace(0.0, 1.0, 3).tolist() == [0.0, 0.5, 1.0]
+    assert qb.Tensor.zeros((2,)).tolist() == [0.0, 0.0] and qb.Tensor.ones(1).tolist() == [1.0]
+    assert qb.Tensor.full((2,), 3.0).tolist() == [3.0, 3.0] and qb.Tensor.arange(2).tolist() == [0.0, 1.0]
+    assert qb.Tensor.eye(2).tolist() == qb.eye(2).tolist() == qb.ones((1,)).eye(2).tolist()

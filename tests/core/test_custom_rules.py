@@ -91,6 +91,32 @@ def test_the_rule_is_what_is_used() -> None:
     assert qb.vmap(qb.grad(lambda x: 5.0 * clip(x)))(A([1.0, 2.0])).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["computes the value", "calls the function"])
+def test_a_fwd_that_calls_its_own_function(own: bool) -> None:
+    """Reverse mode takes the rules once more, as often as asked; forward mode over a gradient has none to take."""
+    f = qb.custom_vjp(lambda x: qb.sin(x))
+    f.defvjp(lambda x: (f(x) if own else qb.sin(x), qb.cos(x)), lambda c, ct: (ct * c,))
+    places = {
+        "itself": lambda x: f(f(x)),
+        "loop": lambda x: qb.fori_loop(0, 2, lambda i, c: f(c), x),
+        "scan": lambda x: qb.scan(lambda c, _: (f(c), None), x, length=2)[0],
+        "branch": lambda x: qb.cond(x > 0.0, lambda x: f(f(x)), lambda x: x, x),
+        "checkpoint": qb.checkpoint(lambda x: f(f(x))),
+    }
+    x, twice = 0.5, lambda x: qb.sin(qb.sin(x))
+    first, second = qb.grad(twice)(x).item(), qb.grad(qb.grad(twice))(x).item()
+    for place in places.values():
+        assert qb.grad(place)(x).item() == pytest.approx(first, rel=1e-14)
+        assert qb.grad(qb.grad(place))(x).item() == pytest.approx(second, rel=1e-14)
+        assert qb.hessian(place)(A(x)).item() == pytest.approx(second, rel=1e-14)
+        if own:
+            with pytest.raises(qb.errors.UnsupportedOperationError, match="where its own fwd calls it"):
+                qb.jvp(qb.grad(place), (x,), (1.0,))
+        else:
+            ahead = qb.jvp(qb.grad(place), (x,), (1.0,))[1]
+            assert ahead.item() == pytest.approx(second, rel=1e-14)
+
+
 def test_against_jax() -> None:
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)

@@ -151,6 +151,20 @@ def test_a_forked_child_can_compile():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_equal_text_is_compiled_once_without_a_disk_too(monkeypatch):
+    monkeypatch.setenv("QUABLA_CACHE", "0")
+    compiled = []
+    inner = engine._compile
+    monkeypatch.setattr(engine, "_compile", lambda *arguments: compiled.append(1) or inner(*arguments))
+    first = engine.compile(module_text(0.3125))
+    assert engine.compile(module_text(0.3125)) == first and len(compiled) == 1
+    assert engine.compile(module_text(0.3125), passes=False) and len(compiled) == 2
+    monkeypatch.setattr(engine, "_MOST_RECENT", 3 * len(first))
+    for k in range(9):
+        engine.compile(module_text(0.3125 + k))
+    assert sum(map(len, engine._recent.values())) <= 3 * len(first)
+
+
 def test_a_program_of_forty_nodes_compiles_quickly():
     """A guard against a pipeline that compiles many times slower, with a wide margin for busy machines."""
     width = engine.host().lanes(8)

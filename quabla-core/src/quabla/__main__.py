@@ -10,6 +10,7 @@ _USAGE = """usage: python -m quabla COMMAND
 
   doctor [--json]             say what is installed, which devices can run, and what to do about those that cannot
   conformance --device=NAME   examine a device with the suite that every backend has to pass [--json FILE] [--html FILE]
+  new-backend NAME            write a distribution with a backend of your own to start from [--into FOLDER]
 
 `python -m quabla COMMAND --help` says more.
 """
@@ -19,6 +20,7 @@ _USAGE = """usage: python -m quabla COMMAND
 _COMMANDS = {
     "doctor": "quabla.doctor",
     "conformance": "quabla.testing.command",
+    "new-backend": "quabla.testing.new_backend",
 }
 
 

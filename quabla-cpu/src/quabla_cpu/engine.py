@@ -202,7 +202,7 @@ def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:
 
     Args:
         text: A whole module, as `quabla_cpu.text.Module.text` writes it.
-        cache: Whether to look for the object code on disk first, and to keep it there.
+        cache: Whether to look for the object code on disk or in memory first, and to keep it there.
         passes: Whether to run optimisation passes over the text. Straight-line code that is written well gains nothing.
 
     Returns:
@@ -211,11 +211,29 @@ def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:
     Raises:
         ValueError: LLVM does not accept the text. This is a fault of the code generator: please report it.
     """
-    key = diskcache.key(identity(), str(passes), text) if cache and diskcache.enabled() else ""
-    if key:
-        found = diskcache.get(key)
-        if found is not None:
-            return found
+    if not cache:
+        return _compile(text, passes)
+    key = diskcache.key(identity(), str(passes), text)
+    stored = diskcache.enabled()
+    found = diskcache.get(key) if stored else None
+    if found is not None:
+        return found
+    built = _recent.get(key) or _compile(text, passes)
+    with _lock:
+        _recent[key] = built
+        while sum(map(len, _recent.values())) > _MOST_RECENT:
+            del _recent[next(iter(_recent))]
+    if stored:
+        diskcache.put(key, built)
+    return built
+
+
+# Object code of this process, for where the disk keeps none: functions of `vectormath` and products of many programs.
+_recent: dict[str, bytes] = {}
+_MOST_RECENT = 4 << 20  # bytes
+
+
+def _compile(text: str, passes: bool) -> bytes:
     engine = _get_engine()
     with _lock:
         llvm = engine.llvm
@@ -229,9 +247,7 @@ def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:
             if passes:
                 engine.optimise(module)
             built: bytes = engine.machine.emit_object(module)
-    if key:
-        diskcache.put(key, built)
-    return built
+            return built
 
 
 def assembly(text: str) -> str:

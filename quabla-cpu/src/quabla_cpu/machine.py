@@ -11,6 +11,7 @@ import contextlib
 import marshal
 import os
 import sys
+import time
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -63,7 +64,8 @@ class Machine(NamedTuple):
 def stamp() -> str | None:
     """Everything that generated code depends on, the program aside: processor, llvmlite, the files of Quabla.
 
-    None where it cannot be told without LLVM: not Linux, no llvmlite, sources in an archive.
+    None where it cannot be told without LLVM (not Linux, no llvmlite, sources in an archive), and where a file was
+    changed while this process ran: it may have imported what was there before.
     """
     processor = _processor()
     llvmlite = find_spec("llvmlite")
@@ -72,17 +74,26 @@ def stamp() -> str | None:
     core = find_spec("quabla")
     if core is None or not core.origin:
         return None
+    folder = os.path.dirname(llvmlite.origin)
     try:
-        folder = os.path.dirname(llvmlite.origin)
-        found = [
-            processor,
-            _files(folder, nested=False),
-            _files(os.path.join(folder, "binding"), nested=False),
-        ]
-        found += [_files(os.path.dirname(path), nested=True) for path in (core.origin, __file__)]
-    except OSError:
+        files = [_files(folder, nested=False), _files(os.path.join(folder, "binding"), nested=False)]
+        files += [_files(os.path.dirname(path), nested=True) for path in (core.origin, __file__)]
+        if _started() < max(newest for _, newest in files) <= time.time():
+            return None
+    except (OSError, ValueError):
         return None
-    return "\n".join(found)
+    return "\n".join([processor, *(line for line, _ in files)])
+
+
+def _started() -> float:
+    """When this process began, or imported this module if that was earlier, as in a child after a fork."""
+    with open("/proc/self/stat", "rb", buffering=0) as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return min(time.time() - age, _IMPORTED)
+
+
+_IMPORTED = time.time()
 
 
 def _processor() -> str:
@@ -112,9 +123,12 @@ _CHANGING = (
 )
 
 
-def _files(folder: str, nested: bool) -> str:
-    """A line that changes when a file of code in a folder does: their number, sizes and times, added up."""
-    count = size = times = 0
+def _files(folder: str, nested: bool) -> tuple[str, float]:
+    """A line that changes when a file of code in a folder does, and when one did.
+
+    The line holds the number of files, and their sizes and times, added up.
+    """
+    count = size = times = newest = 0
     folders = [folder]
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -122,12 +136,14 @@ def _files(folder: str, nested: bool) -> str:
                 name = entry.name
                 if name.endswith((".py", ".so")):
                     status = entry.stat()
+                    changed = status.st_mtime_ns
                     count += 1
                     size += status.st_size
-                    times += status.st_mtime_ns
+                    times += changed
+                    newest = max(newest, changed)
                 elif nested and "." not in name and name != "__pycache__" and entry.is_dir():
                     folders.append(entry.path)
-    return f"{folder} {count} {size} {times}"
+    return f"{folder} {count} {size} {times}", newest / 1e9
 
 
 def recall() -> Machine | None:

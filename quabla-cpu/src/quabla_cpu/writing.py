@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from quabla.arrays.tensor import Tensor
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Buffer, Store
-from quabla_cpu import text
+from quabla_cpu import diskcache, text
 from quabla_cpu.text import Builder, Value
 
 __all__ = ["MEMORY", "Code", "load", "memory_type", "store"]
@@ -58,7 +57,7 @@ class Code:
 
     def function(self, module: str) -> str:
         """The symbol by which to call the function that a module of its own defines; known by the module's text."""
-        symbol = f"quabla_{hashlib.sha256(module.encode()).hexdigest()[:24]}"
+        symbol = f"quabla_{diskcache.digest(module.encode())}"
         self.functions[symbol] = module
         return symbol
 

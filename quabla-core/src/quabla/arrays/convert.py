@@ -6,6 +6,7 @@ unless all of it is bool, and everything else is refused with what to write inst
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from quabla.dtypes import as_dtype, bool_, dtype, float32, float64, int64
 from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.shapes import aval_of
 
-__all__ = ["array", "as_operand", "asarray"]
+__all__ = ["array", "as_operand", "asarray", "flat_data"]
 
 _KEPT = {d.numpy for d in (float64, float32, bool_)}
 _FLOAT = aval_of((), float64)
@@ -84,6 +85,22 @@ def asarray(obj: Any, dtype: Any = None) -> Any:
         (quabla.float32, True)
     """
     return _convert(obj, dtype, "asarray")
+
+
+def flat_data(data: Any, dtype: Any, shape: tuple[int, ...]) -> Tensor:
+    """The data of `Tensor(shape, data)`, float64 unless a dtype is given: a vector with the elements of that shape."""
+    made = _convert(data, float64 if dtype is None else dtype, "Tensor")
+    if isinstance(made, TraceTensor):
+        raise TracerError(
+            f"Tensor: the data is a traced value {made.aval}; quabla.reshape gives it a shape{user_line()}"
+        )
+    count = math.prod(shape)
+    if made.ndim != 1 or made.size != count:
+        raise ShapeError(
+            f"Tensor: a Tensor of shape {shape} is made of a flat sequence of {count} elements, got data of shape "
+            f"{made.shape}; quabla.array takes nested lists and arrays as they are"
+        )
+    return made if made is not data else shared(made, made.aval)
 
 
 def as_operand(x: Any, where: str) -> Any:

@@ -261,3 +261,7 @@ def _count(n: Any, where: str, name: str) -> int:
     if count < 1:
         raise ShapeError(f"{where}: {name} must be at least 1, got {count}; empty arrays are not supported")
     return count
+
+
+for _make in (zeros, ones, full, arange, linspace, eye):
+    setattr(Tensor, _make.__name__, staticmethod(_make))

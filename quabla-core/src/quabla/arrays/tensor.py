@@ -10,7 +10,7 @@ import numpy as np
 from quabla.arrays.refusals import COMPARISONS, OPERATORS
 from quabla.dtypes import _BY_NUMPY, dtype
 from quabla.errors import DtypeError, ShapeError
-from quabla.shapes import ShapeDtype, aval_of
+from quabla.shapes import ShapeDtype, as_shape, aval_of
 
 if TYPE_CHECKING:  # the operators and methods, which ops/methods.py installs at run time
     from quabla.ops.methods import Methods as _Base
@@ -18,6 +18,9 @@ else:
     _Base = object
 
 __all__ = ["Array", "SizeError", "Tensor", "wrap", "wrap_as"]
+
+
+_MISSING: Any = object()
 
 
 class Array(abc.ABC):  # noqa: B024 - a name for isinstance, not an interface to implement
@@ -40,15 +43,26 @@ class SizeError(ShapeError, TypeError):
 class Tensor(_Base):
     """An immutable array of float64, float32 or bool elements, contiguous in row-major order.
 
-    Make one with `array`, `asarray`, `zeros` and the other creation functions. Arithmetic, comparisons, indexing and
-    methods follow NumPy; `==` compares identity. Functions of NumPy take a Tensor and give NumPy arrays; an operator
-    between a NumPy array and a Tensor, on either side, gives a Tensor.
+    Make one with `array`, `asarray`, `zeros` and the other creation functions, or of a shape and flat data. Arithmetic,
+    comparisons, indexing and methods follow NumPy; `==` compares identity. Functions of NumPy take a Tensor and give
+    NumPy arrays; an operator between a NumPy array and a Tensor, on either side, gives a Tensor.
+
+    Args:
+        shape: an int or a sequence of ints.
+        data: as many numbers as the shape has elements, in row-major order: a flat list, or a vector.
+        dtype: the element type, float64 unless given.
+
+    Raises:
+        ShapeError: the data is not flat, or has another number of elements.
+        DtypeError: as for `array`.
 
     Example:
         >>> import quabla as qb
         >>> x = qb.array([[1.0, 2.0], [3.0, 4.0]])
         >>> x.shape, x.dtype, (x @ x).tolist()
         ((2, 2), quabla.float64, [[7.0, 10.0], [15.0, 22.0]])
+        >>> qb.Tensor([2, 1], [0.5, 1.5]).tolist()
+        [[0.5], [1.5]]
     """
 
     # `address` and `aval` are all that a compiled call looks at. `owner` keeps the memory alive: a NumPy array, or a
@@ -59,8 +73,21 @@ class Tensor(_Base):
     owner: Any
     offset: int
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        raise TypeError("use quabla.array(data) or quabla.asarray(data) to make a Tensor")
+    def __init__(self, shape: Any = _MISSING, data: Any = _MISSING, dtype: Any = None) -> None:
+        from quabla.arrays.convert import flat_data  # which needs this module
+
+        if data is _MISSING:
+            raise TypeError(
+                "Tensor(shape, data) takes a shape and flat data; quabla.array(data) makes a Tensor of nested lists "
+                "and of arrays"
+            )
+        extents = as_shape(shape, "Tensor")
+        flat = flat_data(data, dtype, extents)
+        self.address, self.owner, self.offset = flat.address, flat.owner, flat.offset
+        self.aval = aval_of(extents, flat.aval.dtype)
+        if type(flat.owner) is np.ndarray:
+            self.owner = flat.owner.reshape(extents)
+            self.owner.flags.writeable = False
 
     @property
     def shape(self) -> tuple[int, ...]:

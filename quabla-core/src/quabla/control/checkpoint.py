@@ -55,6 +55,9 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun
         live = [ct is not None for ct in cts]
         given, masked = with_masks([ct for ct in cts if ct is not None])
 
+        found: list[bool] = []  # for which operands there is a cotangent
+        leaving: list[Any] = []
+
         # A region of its own, so that nothing in it is shared with the forward pass: it starts from the operands.
         def run(*args: Any) -> list[Any]:
             n = len(operands)
@@ -62,15 +65,16 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun
             _, backward = vjp_values(args[0].frame, fun, args[:n], wanted)
             rest = iter(masked(args[n:]))
             back = backward([next(rest) if x else None for x in live])
-            return [
-                zeros_like(x) if ct is None else ct
-                for x, ct, w in zip(args[:n], back, wanted, strict=True)
-                if w
-            ]
+            found.extend(ct is not None and w for ct, w in zip(back, wanted, strict=True))
+            results, again = with_masks([ct for ct, f in zip(back, found, strict=True) if f])
+            leaving.append(again)
+            return results
 
         program, _ = trace(run, [x.aval for x in (*operands, *given)])
-        back = iter(bind(checkpoint_op, (*operands, *given), {"fun": program}))
-        return [next(back) if w else None for w in wanted]
+        if not any(found):
+            return [None] * len(operands)
+        back = iter(leaving[0](bind(checkpoint_op, (*operands, *given), {"fun": program})))
+        return [next(back) if f else None for f in found]
 
     return outs, pullback
 

@@ -435,7 +435,8 @@ custom_vjp_op = define(
         infer=lambda *avals, fun, fwd, bwd, count: fun.out_avals,
         evaluate=lambda *xs, fun, fwd, bwd, count: tuple(evaluate(fun, [np.asarray(x) for x in xs])),
         jvp=Refused(
-            "its author gave a rule for reverse mode only (custom_vjp); use grad or vjp, or define a custom_jvp"
+            "its author gave a rule for reverse mode only (custom_vjp); use grad or vjp, or define a custom_jvp. "
+            "Forward mode over a gradient meets it, too, where its own fwd calls it: let fwd compute the value itself"
         ),
         reverse=_vjp_reverse,
         batch=_vjp_batch,
@@ -478,7 +479,8 @@ class custom_vjp(_Custom):  # noqa: N801
         """Set the rules.
 
         Args:
-            fwd: `fwd(*args) -> (value, residuals)`; residuals are any pytree of arrays.
+            fwd: `fwd(*args) -> (value, residuals)`; residuals are any pytree of arrays. It computes the value itself:
+                if it calls the function, forward mode over the gradient meets that call and is refused.
             bwd: `bwd(*nondiff_args, residuals, cotangent) -> cotangents`: a tuple with one per differentiable argument,
                 each mirroring it; None for zero.
         """

@@ -43,7 +43,7 @@ from quabla.ops.compare import equal, logical_and, logical_or, not_equal
 from quabla.ops.structure import cast, zeros_like
 from quabla.shapes import ShapeDtype
 
-__all__ = ["Limit", "conceal", "limit", "square_of_root"]
+__all__ = ["Limit", "conceal", "has_root", "limit", "square_of_root"]
 
 _FAR = 20
 _NEAR = 6
@@ -218,13 +218,14 @@ def _origin(v: Any) -> int:
 
 def _has_root(node: Node | None) -> bool:
     """Whether an op holds a program with a root in it."""
-    return node is not None and any(_roots_in(p) for p in node.params.values() if isinstance(p, Program))
+    return node is not None and any(has_root(p) for p in node.params.values() if isinstance(p, Program))
 
 
-def _roots_in(program: Program) -> bool:
-    found = program.memo.get(_roots_in)
+def has_root(program: Program) -> bool:
+    """Whether a program takes a root or an absolute value, itself or in a program that one of its ops holds."""
+    found = program.memo.get(has_root)
     if found is None:
-        found = program.memo[_roots_in] = any(
+        found = program.memo[has_root] = any(
             _is_root(v) or _has_root(node) for node in program.nodes for v in node.outputs
         )
     return bool(found)

@@ -6,9 +6,9 @@ where(c, ct, 0) times a derivative becomes where(c, ct times derivative, 0). Tha
 element, and is what forward mode does anyway.
 
 It reaches through elementwise ops, broadcasting and sums over axes, sums of cotangents, `reshape`, `transpose`,
-`concat` (and so `stack`), and into `cond` and `checkpoint`, which take the mask along as an operand. It ends at ops
-that mix elements or place them among others: products of matrices, slices, positions, the carry of a loop. What the
-mask has kept out until there stays out; behind them, a zero is a number like any other.
+`concat` (and so `stack`) and `checkpoint`, and into the branches of `cond`: regions take masks along as operands. It
+ends at ops that mix elements or place them among others: products of matrices, slices, positions, the carry of a loop.
+What the mask has kept out until there stays out; behind them, a zero is a number like any other.
 """
 
 from __future__ import annotations

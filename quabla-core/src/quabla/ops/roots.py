@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import bind
+from quabla.arrays.tracer import TraceTensor, bind
 from quabla.ir.op import Op
 from quabla.ops.compare import equal, logical_and, not_equal
 from quabla.ops.elementwise import abs_op, div, mul, neg, root_slope, sign, where
@@ -78,11 +78,19 @@ unroot_op: Op = elementwise(
 # --- ct sign(x), the pullback of abs ----------------------------------------------------------------------------------
 
 
+def _magnitude(x: Any) -> Any:
+    """abs(x), taken before `x` was repeated by a batching rule: the node that the cotangent depends on."""
+    node = x.node if type(x) is TraceTensor else None
+    if node is None or node.op.name != "broadcast":
+        return bind(abs_op, (x,), {})
+    return bind(node.op, (_magnitude(node.inputs[0]),), node.params)
+
+
 def _signed_forward(primals: Any, tangents: Any) -> Any:
     (ct, x), t = primals, tangents[1]
     out = bind(signed_op, primals, {})
     moved = signed_op.jvp(primals, tangents, out)  # type: ignore[operator, misc]
-    found = Limit(None, None) if t is None else limit(ct, bind(abs_op, (x,), {}))
+    found = Limit(None, None) if t is None else limit(ct, _magnitude(x))
     if found.slope is not None or found.unknown is not None:
         moved = where(equal(x, 0.0), _curved(found, t), zeros_like(x) if moved is None else moved)
     return out, moved
@@ -98,7 +106,7 @@ def _curved(found: Limit, t: Any) -> Any:
 
 def _signed_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
     ct, x = operands
-    found = limit(ct, bind(abs_op, (x,), {})) if wanted[1] else Limit(None, None)
+    found = limit(ct, _magnitude(x)) if wanted[1] else Limit(None, None)
 
     def pullback(c: Any) -> Any:
         back = through_mask(c, lambda v: bind(signed_op, (v, x), {})) if wanted[0] else None

@@ -15,6 +15,7 @@ from quabla.errors import UnsupportedOperationError
 from quabla.ir.program import Program
 from quabla.ops.compare import equal
 from quabla.ops.elementwise import add, minimum, mul
+from quabla.ops.limits import has_root
 from quabla.ops.structure import broadcast, cast, lead, permute, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
@@ -100,12 +101,14 @@ class Jacobian(Transform):
 
 
 def _prefers_reverse(program: Program, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]) -> bool:
-    """Reverse mode where there are fewer outputs than inputs.
+    """Reverse mode where there are fewer outputs than inputs, or as many and a root among them: the derivative of what
+    reverse mode makes knows its limits at 0.
 
     A program that computes float64 results partly in float32 keeps forward mode: a cotangent would be rounded to
     float32 on its way, a tangent is not rounded after the result's dtype is reached.
     """
-    if len(outs) != len(program.out_avals) or sum(a.size for a in outs) >= sum(a.size for a in ins):
+    rows, columns = sum(a.size for a in outs), sum(a.size for a in ins)
+    if len(outs) != len(program.out_avals) or rows > columns or (rows == columns and not has_root(program)):
         return False
     if not any(a.dtype is float64 for a in outs):
         return True
