@@ -63,7 +63,7 @@ def pinn(dtype: Any = qb.float64) -> Case:
 
 
 def regression(dtype: Any = qb.float64) -> Case:
-    """Products of matrices that go to BLAS, and reductions along both axes."""
+    """Products of large matrices, and reductions along both axes."""
     rng = np.random.default_rng(1)
     x, y = (qb.array(rng.normal(size=s), dtype=dtype) for s in ((96, 20), (96, 3)))
     return lambda p, x, y: qb.mean((forward(p, x) - y) ** 2), network((20, 48, 3), dtype), (x, y)

@@ -23,6 +23,7 @@ from quabla.arrays.tensor import Array, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView
 from quabla.backends.registry import devices
+from quabla.backends.threads import get_num_threads, set_num_threads
 from quabla.control.checkpoint import checkpoint
 from quabla.control.cond import cond
 from quabla.control.custom import custom_jvp, custom_vjp
@@ -151,13 +152,13 @@ __all__ = [
     "cond", "cos", "cosh", "cross", "cumprod", "cumsum", "custom_jvp", "custom_vjp", "debug_nans", "devices", "diag",
     "diagonal", "diff", "div", "dot", "dtype", "einsum", "equal", "erf", "erfc", "exp", "exp2",
     "expand_dims", "expm1", "eye", "flip", "float32", "float64", "floor", "floor_divide", "fmod",
-    "fori_loop", "full", "full_like", "gelu", "grad", "greater", "greater_equal", "hessian", "hypot",
+    "fori_loop", "full", "full_like", "gelu", "get_num_threads", "grad", "greater", "greater_equal", "hessian", "hypot",
     "inner", "int64", "interp", "isfinite", "isinf", "isnan", "jacobian", "jit", "jvp", "kron", "less",
     "less_equal", "linalg", "linspace", "load_program", "log", "log10", "log1p", "log2", "log_softmax",
     "logaddexp", "logical_and", "logical_not", "logical_or", "logsumexp", "matmul", "maximum", "mean",
     "meshgrid", "minimum", "mod", "moveaxis", "mul", "nan_to_num", "nanmean", "nansum", "neg", "norm",
     "not_equal", "ones", "ones_like", "optim", "outer", "pad", "polyval", "power", "prod", "ravel",
-    "reciprocal", "relu", "remainder", "remat", "repeat", "reshape", "roll", "scan", "searchsorted",
+    "reciprocal", "relu", "remainder", "remat", "repeat", "reshape", "roll", "scan", "searchsorted", "set_num_threads",
     "sigmoid", "sign", "silu", "sin", "sinc", "sinh", "softmax", "softplus", "solve", "sort", "split",
     "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sub", "swapaxes", "take",
     "take_along_axis", "tan", "tanh", "tensordot", "tile", "trace", "transpose", "trapezoid", "tree",

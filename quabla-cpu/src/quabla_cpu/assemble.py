@@ -10,10 +10,10 @@ from functools import partial
 
 from quabla.lowering.fuse import Plan
 from quabla_cpu import (
-    blas,
     codegen,
     engine,
     lapack,
+    outside,
     positions,
     regions,
     running,
@@ -48,23 +48,23 @@ def compile_program(generated: Generated) -> Compiled:
 
 
 def _compile(generated: Generated) -> Compiled:
-    outside = {name: blas.address(name) for name in generated.blas}
-    outside.update({symbol: tensor.address for symbol, tensor in generated.constants})
+    addresses = {name: outside.address(name) for name in generated.calls}
+    addresses.update({symbol: tensor.address for symbol, tensor in generated.constants})
     keep: list[object] = [tensor for _, tensor in generated.constants]
     pieces = [Piece(engine.compile(generated.text))]
     pieces += [Piece(engine.compile(module), {PRODUCT: symbol}) for symbol, module in generated.products]
     pieces += [Piece(code) for code in vectormath.objects(generated.math)]
     try:
         image = join(pieces, [ENTRY])
-        library = engine.load(image, outside)
+        library = engine.load(image, addresses)
     except UnsupportedError:
-        return _linked_apart(generated, outside, keep)
+        return _linked_apart(generated, addresses, keep)
     return Compiled(library, keep, image)
 
 
-def _linked_apart(generated: Generated, outside: dict[str, int], keep: list[object]) -> Compiled:
+def _linked_apart(generated: Generated, addresses: dict[str, int], keep: list[object]) -> Compiled:
     """The same where LLVM links: each product in a library of its own."""
-    imports = {**outside, **vectormath.library(generated.math).imports}
+    imports = {**addresses, **vectormath.library(generated.math).imports}
     for symbol, module in generated.products:
         product = shared(module, partial(_product, module))
         imports[symbol] = product.library.address(PRODUCT)

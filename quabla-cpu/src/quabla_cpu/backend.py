@@ -138,7 +138,7 @@ def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable
     code = assemble.compile_program(generated)
     if vector_bytes is None and code.image is not None:
         costs = assemble.costs_of(lowered.program)
-        kept = records.keep(lowered.program, code.image, generated.blas, generated.constants, layout, costs)
+        kept = records.keep(lowered.program, code.image, generated.calls, generated.constants, layout, costs)
         if kept is not None:
             shared(kept.key, lambda: code)
     return _executable(lowered.program, layout, code)

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from quabla.arrays.tensor import Tensor
 from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
-from quabla.lowering.loops import Buffer, Call, Kernel, Product
+from quabla.lowering.loops import Buffer, Kernel, Panel, Product, Rows, Step
 from quabla_cpu import text, vectormath
 from quabla_cpu.executable import ENTRY
 from quabla_cpu.gemm import write_product
-from quabla_cpu.kernels import Code, memory_type, write_kernel
+from quabla_cpu.kernels import write_kernel
+from quabla_cpu.pool import PARALLEL
 from quabla_cpu.routines import ROUTINES
 from quabla_cpu.text import Value
+from quabla_cpu.writing import Code, memory_type
 
 __all__ = ["ENTRY", "PARAMETERS", "Generated", "generate", "workspace_of", "write_plan"]
 
@@ -36,7 +38,7 @@ class Generated:
     Attributes:
         text: LLVM IR.
         math: the functions of `vectormath` that it calls.
-        blas: the BLAS functions that it calls.
+        calls: the functions of `outside.py` that it calls.
         products: symbol and module of each function that computes a product.
         constants: symbol and array of each large constant.
         workspace_nbytes: what the caller must provide.
@@ -44,7 +46,7 @@ class Generated:
 
     text: str
     math: frozenset[tuple[str, str, int]]
-    blas: tuple[str, ...]
+    calls: tuple[str, ...]
     products: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, Tensor], ...]
     workspace_nbytes: int
@@ -65,7 +67,7 @@ def generate(plan: Plan, vector_bytes: int, fma: bool, attributes: str = "nounwi
     return Generated(
         module.text(),
         frozenset(vectormath.required(module)),
-        tuple(sorted(code.blas)),
+        tuple(sorted(code.calls)),
         tuple(sorted(code.functions.items())),
         tuple(code.constants),
         workspace,
@@ -99,10 +101,22 @@ def write_plan(code: Code, plan: Plan) -> int:
     return workspace_of(plan)
 
 
-def _write_steps(
-    code: Code, plan: Plan, steps: Sequence[Kernel | Product | Call], args: Value, workspace: Value
-) -> None:
+def _write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:
     """Write some steps of a plan, with the addresses of the buffers that they touch."""
+    set_pointers(code, plan, steps, args, workspace)
+    for step in steps:
+        if isinstance(step, Kernel):
+            write_kernel(code, step)
+        elif isinstance(step, Product):
+            write_product(code, step)
+        elif isinstance(step, Panel):
+            _write_panel(code, plan, step, args, workspace)
+        else:
+            ROUTINES[step.node.op.name].write(code, step)
+
+
+def set_pointers(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:
+    """Find the addresses of the buffers that some steps touch; those of private ones are the caller's to know."""
     b = code.b
     block: Value | None = None
     inputs: dict[int, Value] = {}
@@ -111,6 +125,8 @@ def _write_steps(
         return b.load("ptr", b.gep("ptr", args, index))
 
     for buffer in _in_order(steps):
+        if buffer.kind == "private":
+            continue
         if buffer.kind == "input":
             pointer = inputs.get(buffer.index)
             if pointer is None:
@@ -123,13 +139,92 @@ def _write_steps(
         else:
             pointer = _constant(code, plan.constants[buffer.index])
         code.pointers[buffer] = pointer
-    for step in steps:
-        if isinstance(step, Kernel):
-            write_kernel(code, step)
-        elif isinstance(step, Product):
-            write_product(code, step)
+
+
+# --- panels -----------------------------------------------------------------------------------------------------------
+
+
+def _write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: Value) -> None:
+    """A call of `parallel` with a function for a span, which calls the function of a pass for one after another."""
+    module = code.b.module
+    number = len(module.functions)
+    full = _pass(code, plan, panel, panel.steps, f"pass{number}")
+    rest = _pass(code, plan, panel, panel.rest, f"rest{number}") if panel.rest else None
+    name = f"span{number}"
+    span = code.beside(module.function(name, "void", ["ptr", "i64", "i64"], linkage="internal"))
+    b = span.b
+    context, index, slot = b.arguments
+    args_there, workspace_there = b.load("ptr", context), b.load("ptr", b.gep("ptr", context, 1))
+    private = workspace_there
+    if panel.private is not None:
+        mine = b.mul(slot, _number(panel.private_nbytes), "nsw")
+        private = b.gep("i8", b.gep("i8", workspace_there, panel.private.offset), mine)
+    set_pointers(span, plan, panel.begin, args_there, workspace_there)
+    _at_parts(span, panel, index)
+    for kernel in panel.begin:
+        write_kernel(span, kernel)
+    last = panel.rows // panel.chunk * panel.chunk
+    step = panel.passes * panel.chunk
+    first = b.mul(index, _number(step), "nsw")
+    end = b.intrinsic("smin", b.add(first, _number(step), "nsw"), _number(last))
+    with b.loop(first, end, panel.chunk) as row:
+        b.call(full, "void", args_there, workspace_there, private, row, index)
+    if rest is not None:  # the last span
+        with b.if_(b.icmp("eq", index, _number(panel.spans - 1))):
+            b.call(rest, "void", args_there, workspace_there, private, _number(last), index)
+    b.ret()
+    here = code.b.alloca("ptr", 2, 8)
+    code.b.store(args, here)
+    code.b.store(workspace, code.b.gep("ptr", here, 1))
+    code.calls.add(PARALLEL)
+    code.b.call(PARALLEL, "void", Value(f"@{name}", "ptr"), here, _number(panel.spans))
+    code.known.clear()
+    code.lanes.clear()
+
+
+def _pass(
+    code: Code, plan: Plan, panel: Panel, steps: Sequence[tuple[Kernel | Product, Rows]], name: str
+) -> str:
+    """The function of a pass: `(args, workspace, private memory, first row, span)`."""
+    parameters = ["ptr", "ptr", "ptr", "i64", "i64"]
+    whole = code.beside(code.b.module.function(name, "void", parameters, linkage="internal"))
+    for first in range(0, len(steps), _PART):
+        some = steps[first : first + _PART]
+        if len(steps) <= _PART:
+            part = whole
         else:
-            ROUTINES[step.node.op.name].write(code, step)
+            symbol = f"{name}part{first}"
+            part = code.beside(code.b.module.function(symbol, "void", parameters, linkage="internal"))
+        b = part.b
+        args, workspace, private, row, index = b.arguments
+        set_pointers(part, plan, [step for step, _ in some], args, workspace)
+        for buffer in _in_order([step for step, _ in some]):
+            if buffer.kind == "private":
+                part.pointers[buffer] = b.gep("i8", private, buffer.offset) if buffer.offset else private
+        _at_parts(part, panel, index)
+        for step, rows in some:
+            start = b.mul(row, _number(rows.per), "nsw") if rows.per > 1 else row
+            if isinstance(step, Kernel):
+                write_kernel(part, step, (rows.axis, start))
+            else:
+                write_product(part, step, (rows, start))
+        if part is not whole:
+            b.ret()
+            whole.b.call(part.b.name, "void", *whole.b.arguments)
+    whole.b.ret()
+    return name
+
+
+def _at_parts(code: Code, panel: Panel, index: Value) -> None:
+    """The addresses of the parts of the sums that belong to a span."""
+    for buffer, size in panel.parts.items():
+        if buffer in code.pointers:
+            offset = code.b.mul(index, _number(size * buffer.dtype.itemsize), "nsw")
+            code.pointers[buffer] = code.b.gep("i8", code.pointers[buffer], offset)
+
+
+def _number(n: int) -> Value:
+    return text.constant("i64", n)
 
 
 def _constant(code: Code, tensor: Tensor) -> Value:
@@ -146,10 +241,10 @@ def _constant(code: Code, tensor: Tensor) -> Value:
     return module.raw_global(symbol, "external constant i8")
 
 
-def _in_order(steps: Sequence[Kernel | Product | Call]) -> list[Buffer]:
+def _in_order(steps: Sequence[Step]) -> list[Buffer]:
     """All buffers, in an order that does not depend on addresses: the text is a key of caches."""
     found: dict[Buffer, None] = {}
-    kinds = {"input": 0, "constant": 1, "output": 2, "temporary": 3}
+    kinds = {"input": 0, "constant": 1, "output": 2, "temporary": 3, "private": 4}
     for step in steps:
         for buffer in sorted(touched(step), key=lambda x: (kinds[x.kind], x.index)):
             found.setdefault(buffer)

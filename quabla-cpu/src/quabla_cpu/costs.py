@@ -6,7 +6,8 @@ from math import prod
 
 from quabla.backends.protocol import Costs
 from quabla.ir.program import Node, Program
-from quabla.lowering.loops import Kernel, Load, Product, Reduce, Store
+from quabla.lowering.buffers import touched
+from quabla.lowering.loops import Kernel, Load, Panel, Product, Reduce, Store
 from quabla_cpu.lower import nodes_of, plan_of
 
 __all__ = ["costs_of"]
@@ -23,6 +24,13 @@ def costs_of(program: Program) -> Costs:
         elif isinstance(step, Product):
             products += 1
             moved += (step.left.size + step.right.size + step.out.size) * step.dtype.itemsize
+        elif isinstance(step, Panel):
+            members = [each for each, _ in step.steps]
+            kernels += sum(isinstance(each, Kernel) for each in members)
+            products += sum(isinstance(each, Product) for each in members)
+            # What is private stays in a cache.
+            shared = [b for b in touched(step) if b.kind != "private" and b is not step.private]
+            moved += sum(b.size * b.dtype.itemsize for b in shared)
         else:
             routines += 1
             inner = {k: costs_of(v) for k, v in step.node.params.items() if isinstance(v, Program)}

@@ -1,4 +1,4 @@
-"""Matrix products: register-tiled loops for small ones, BLAS for large ones.
+"""Matrix products: register-tiled loops.
 
 The loops of a product are a function of their own, `product(left, right, out)`, in a module of its own: products of one
 form are compiled once, however many programs use them. Only a handful of multiplications is written in place.
@@ -7,6 +7,9 @@ A tile of the result is `rows` x `vectors` accumulators that stay in registers w
 vectors, the other one element at a time, spread over the lanes; either operand may be the one that is read as vectors,
 and any strides are allowed. As in `schedule.py` the last tile of an axis starts earlier where the extent is no
 multiple, so there is no code for remainders: results that are computed twice are stored twice.
+
+Vectors whose elements lie apart are packed first, for a block of k at a time, so that what is packed stays in the
+first cache. This is as fast as one thread of a good BLAS; several threads get parts of the product (`panels.py`).
 """
 
 from __future__ import annotations
@@ -14,28 +17,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from quabla.lowering.loops import Axis, Product
+from quabla.lowering.loops import Axis, Product, Rows
 from quabla_cpu import text
-from quabla_cpu.kernels import Code, load, memory_type, store
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.writing import Code, load, memory_type, store
 
-__all__ = ["BLAS_FROM", "write_product"]
-
-BLAS_FROM = 4_000_000
-"""Multiplications from which a product is given to BLAS. Below it, tiles are as fast as one thread of BLAS."""
+__all__ = ["PRODUCT", "write_product"]
 
 PRODUCT = "product"
 _IN_PLACE = 64  # multiplications that are written into the program itself
 
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
-_PANEL = 64 << 10  # bytes that may be packed, on the native stack
-_STRIDED_FROM = (
-    100_000  # multiplications from which BLAS does better than vectors gathered one element at a time
-)
+_FAR = 1024  # bytes between vectors from which they are packed where they are used often
+_PANEL = 128 << 10  # bytes that may be packed, on the native stack
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,7 @@ class _Tiling:
         vectors: vectors of a tile.
         rows: rows of a tile.
         packed: whether the vectors of a column of tiles are first copied, one after another.
+        terms: how many terms of the sum are done at a time: all, unless what is packed would be too much.
         gathered: whether vectors are read one element at a time.
         cost: instructions, about.
     """
@@ -66,28 +65,30 @@ class _Tiling:
     vectors: int
     rows: int
     packed: bool
+    terms: int
     gathered: bool
     cost: float
 
 
-def write_product(code: Code, p: Product) -> None:
-    """Write a product, or a call of its function."""
-    m, outer_m = _main(p.m)
-    n, outer_n = _main(p.n)
-    tiling = _best(code, m, n, p)
-    count = math.prod([a.extent for a in (*p.m, *p.n, *p.k)])
-    flags = _blas_flags(p, m, n) if count >= (_STRIDED_FROM if tiling.gathered else BLAS_FROM) else None
+def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = None) -> None:
+    """Write a product, or a call of its function.
+
+    Args:
+        code: the function being written.
+        p: the product.
+        start: an axis, and the index along it at which the product begins. Private buffers begin there, too.
+    """
+    tiling = _best(code, _main(p.m)[0], _main(p.n)[0], p)
     b = code.b
     element = memory_type(p.dtype)
-    pointers = [
-        b.gep(element, code.pointers[p.left], p.left_offset) if p.left_offset else code.pointers[p.left],
-        b.gep(element, code.pointers[p.right], p.right_offset) if p.right_offset else code.pointers[p.right],
-        code.pointers[p.out],
-    ]
-    if flags is not None:
-        with ExitStack() as loops:
-            _write_blas(code, p, m, n, flags, *_outer_loops(b, p, (*outer_m, *outer_n), loops, pointers))
-    elif count * math.prod([a.extent for a in p.batch]) <= _IN_PLACE:
+    pointers = []
+    for i, (buffer, offset) in enumerate(((p.left, p.left_offset), (p.right, p.right_offset), (p.out, 0))):
+        at = b.gep(element, code.pointers[buffer], offset) if offset else code.pointers[buffer]
+        if start is not None and buffer.kind != "private":
+            rows, index = start
+            at = _advance(b, element, at, index, getattr(p, rows.of)[rows.axis][i + 1])
+        pointers.append(at)
+    if math.prod([a.extent for a in (*p.batch, *p.m, *p.n, *p.k)]) <= _IN_PLACE:
         _write_tiles(code, p, tiling, pointers)
     else:
         b.call(code.function(_function(code, p, tiling)), "void", *pointers, attributes="nounwind")
@@ -99,7 +100,7 @@ def _function(code: Code, p: Product, tiling: _Tiling) -> str:
     b = module.function(
         PRODUCT,
         "void",
-        [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias writeonly")],
+        [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias")],
     )
     _write_tiles(Code(b, code.vector_bytes, code.fma), p, tiling, b.arguments)
     b.ret()
@@ -121,19 +122,67 @@ def _outer_loops(
 
 
 def _write_tiles(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Value]) -> None:
+    b = code.b
     m, outer_m = _main(p.m)
     n, outer_n = _main(p.n)
-    k = p.k or (_UNIT,)
+    k, outer_k = _main(p.k)
+    if tiling.terms < k.extent * math.prod([a.extent for a in outer_k]):
+        _write_blocks(code, p, tiling, pointers)
+        return
+    terms = [*outer_k, k] if p.k else [_UNIT]
     with ExitStack() as loops:
-        left, right, out = _outer_loops(code.b, p, (*outer_m, *outer_n), loops, pointers)
+        left, right, out = _outer_loops(b, p, (*outer_m, *outer_n), loops, pointers)
         if tiling.flipped:
             vector, row = _Side(m.extent, m.left, m.out), _Side(n.extent, n.right, n.out)
-            terms = [(a.extent, a.left, a.right) for a in k]
-            _Tiles(code, p, tiling, vector, row, terms).write(left, right, out)
+            _Tiles(code, p, tiling, vector, row, [(a.extent, a.left, a.right) for a in terms]).write(
+                left, right, out
+            )
         else:
             vector, row = _Side(n.extent, n.right, n.out), _Side(m.extent, m.left, m.out)
-            terms = [(a.extent, a.right, a.left) for a in k]
-            _Tiles(code, p, tiling, vector, row, terms).write(right, left, out)
+            _Tiles(code, p, tiling, vector, row, [(a.extent, a.right, a.left) for a in terms]).write(
+                right, left, out
+            )
+
+
+def _write_blocks(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Value]) -> None:
+    """The product as a sum of products over parts of the longest axis of k, added up in memory."""
+    b = code.b
+    k, outer_k = _main(p.k)
+    element = memory_type(p.dtype)
+    size = max(1, tiling.terms // math.prod([a.extent for a in outer_k]))
+    blocks = -(-k.extent // size)
+    size = -(-k.extent // blocks)
+    size = next((n for n in range(size, max(size // 2, 1) - 1, -1) if k.extent % n == 0), size)
+    if not p.more:
+        _write_zeros(code, p, pointers[2])
+
+    def block(first: Value, extent: int) -> None:
+        part = k._replace(extent=extent)
+        left, right = (
+            _advance(b, element, pointers[0], first, k.left),
+            _advance(b, element, pointers[1], first, k.right),
+        )
+        some = replace(p, k=(*outer_k, part), more=True)
+        whole = replace(tiling, terms=extent * math.prod([a.extent for a in outer_k]))
+        _write_tiles(code, some, whole, (left, right, pointers[2]))
+
+    with b.loop(0, k.extent - size + 1, size) as first:
+        block(first, size)
+    if k.extent % size:
+        block(text.constant("i64", k.extent // size * size), k.extent % size)
+
+
+def _write_zeros(code: Code, p: Product, out: Value) -> None:
+    # The result is contiguous, but a part of it need not be.
+    b, element = code.b, memory_type(p.dtype)
+    axes = sorted((*p.batch, *p.m, *p.n), key=lambda a: -a.out)
+    run = 1
+    while axes and axes[-1].out == run:
+        run *= axes.pop().extent
+    with ExitStack() as loops:
+        for axis in axes:
+            out = _advance(b, element, out, loops.enter_context(b.loop(0, axis.extent)), axis.out)
+        b.memset(out, text.constant("i8", 0), text.constant("i64", run * p.dtype.itemsize))
 
 
 def _main(axes: tuple[Axis, ...]) -> tuple[Axis, tuple[Axis, ...]]:
@@ -157,19 +206,24 @@ def _best(code: Code, m: Axis, n: Axis, p: Product) -> _Tiling:
     itemsize = p.dtype.itemsize
     registers = 24 if code.vector_bytes == 64 else 12  # accumulators
     terms = math.prod([a.extent for a in p.k])
+    k = _main(p.k)[0]
+    sizes = terms, itemsize, code.vector_bytes, registers
     choices = [
-        _tiling(
-            False, _Side(n.extent, n.right, n.out), m.extent, terms, itemsize, code.vector_bytes, registers
-        ),
-        _tiling(
-            True, _Side(m.extent, m.left, m.out), n.extent, terms, itemsize, code.vector_bytes, registers
-        ),
+        _tiling(False, _Side(n.extent, n.right, n.out), m.extent, k.right, *sizes),
+        _tiling(True, _Side(m.extent, m.left, m.out), n.extent, k.left, *sizes),
     ]
     return min(choices, key=lambda t: t.cost)
 
 
 def _tiling(
-    flipped: bool, v: _Side, rows: int, terms: int, itemsize: int, vector_bytes: int, registers: int
+    flipped: bool,
+    v: _Side,
+    rows: int,
+    stride: int,
+    terms: int,
+    itemsize: int,
+    vector_bytes: int,
+    registers: int,
 ) -> _Tiling:
     lanes = 1
     while 2 * lanes <= min(vector_bytes // itemsize, v.extent):
@@ -179,12 +233,17 @@ def _tiling(
     columns = -(-v.extent // (lanes * vectors))
     tiles = columns * -(-rows // per_tile)
     strided = v.stride != 1 and lanes > 1
-    packed = strided and rows > per_tile and terms * vectors * lanes * itemsize <= _PANEL
+    # Vectors far apart are worth a copy, too, where many rows use them: each would need a page of its own.
+    scattered = abs(stride) * itemsize >= _FAR and terms >= 64 and rows >= 8 * per_tile
+    packed = (strided and rows > per_tile) or scattered
     gathered = strided and not packed
+    fitting = max(1, _PANEL // (vectors * lanes * itemsize)) if packed else terms
     cost = tiles * terms * (vectors * per_tile + vectors * (1.5 * lanes if gathered else 1.0) + per_tile)
-    cost += tiles * vectors * per_tile * (1.0 if v.out == 1 or lanes == 1 else 2.0 * lanes)
-    cost += 1.5 * columns * terms * vectors * lanes * packed
-    return _Tiling(flipped, lanes, vectors, per_tile, packed, gathered, cost)
+    blocks = -(-terms // fitting)
+    apart = 8.0 if abs(v.out) * itemsize >= _FAR else 2.0  # elements stored one by one, and in a page each
+    cost += tiles * blocks * vectors * per_tile * (1.0 if v.out == 1 or lanes == 1 else apart * lanes)
+    cost += (1.5 if strided else 0.5) * columns * terms * vectors * lanes * packed
+    return _Tiling(flipped, lanes, vectors, per_tile, packed, min(terms, fitting), gathered, cost)
 
 
 def _even(count: int, most: int) -> int:
@@ -208,6 +267,7 @@ class _Tiles:
     ) -> None:
         self.code, self.b, self.d, self.t = code, code.b, p.dtype, tiling
         self.v, self.r, self.terms = v, r, terms
+        self.more = p.more
         self.element = memory_type(p.dtype)
         self.kind = register_type(p.dtype, tiling.lanes)
 
@@ -215,14 +275,14 @@ class _Tiles:
         """Write all tiles; the operand that is read as vectors comes first."""
         b, t = self.b, self.t
         with ExitStack() as loops:
-            column, starts = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
+            column, starts, columns_again = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
             vectors = _advance(b, self.element, vectors, column, self.v.stride)
             out = _advance(b, self.element, out, column, self.v.out)
             reads = starts
             if t.packed:
                 vectors = self._pack(vectors, column is None)
                 reads = [g * t.lanes for g in range(t.vectors)]
-            row, rows = self._tiles(loops, self.r.extent, 1, t.rows)
+            row, rows, rows_again = self._tiles(loops, self.r.extent, 1, t.rows)
             splats = _advance(b, self.element, splats, row, self.r.stride)
             out = _advance(b, self.element, out, row, self.r.out)
             zero = text.constant(self.kind, 0)
@@ -230,17 +290,42 @@ class _Tiles:
             for j, place in enumerate(rows):
                 for g, start in enumerate(starts):
                     at = b.gep(self.element, out, place * self.r.out + start * self.v.out)
-                    store(b, self.d, sums[j * len(starts) + g], at, self.v.out)
+                    x = sums[j * len(starts) + g]
+                    if self.more:
+                        before = load(b, self.d, at, t.lanes, self.v.out)
+                        x = b.fadd(before, x)
+                        for again in (columns_again[g], rows_again[j]):
+                            if again is not None:
+                                x = b.select(again, before, x)
+                    store(b, self.d, x, at, self.v.out)
 
-    def _tiles(self, loops: ExitStack, extent: int, unit: int, count: int) -> tuple[Value | None, list[int]]:
-        """A loop over tiles of `count` units, unless there is only one; and where the units begin within a tile."""
-        size = unit * count
+    def _tiles(
+        self, loops: ExitStack, extent: int, unit: int, count: int
+    ) -> tuple[Value | None, list[int], list[Value | None]]:
+        """A loop over tiles of `count` units, unless there is only one; and where the units begin within a tile.
+
+        Also which lanes of each unit an earlier tile or unit has done already; None for none.
+        """
+        b, size = self.b, unit * count
         if size >= extent:
-            return None, [min(i * unit, extent - unit) for i in range(count)]
-        index = loops.enter_context(self.b.loop(0, extent, size))
-        if extent % size:
-            index = self.b.intrinsic("smin", index, text.constant("i64", extent - size))
-        return index, [i * unit for i in range(count)]
+            starts = [min(i * unit, extent - unit) for i in range(count)]
+            return None, starts, [self._first_lanes(i * unit - s, unit) for i, s in enumerate(starts)]
+        starts = [i * unit for i in range(count)]
+        index = loops.enter_context(b.loop(0, extent, size))
+        if not extent % size:
+            return index, starts, [None] * count
+        at = b.intrinsic("smin", index, text.constant("i64", extent - size))
+        if not self.more:
+            return at, starts, [None] * count
+        done = b.sub(index, at)
+        numbers = [b.iota(text.vector("i64", unit), text.constant("i64", s)) for s in starts]
+        return at, starts, [b.icmp("slt", x, b.splat(done, unit)) for x in numbers]
+
+    def _first_lanes(self, done: int, lanes: int) -> Value | None:
+        if not done or not self.more:
+            return None
+        flags = ", ".join(["i1 true" if lane < done else "i1 false" for lane in range(lanes)])
+        return Value(f"<{flags}>", f"<{lanes} x i1>")
 
     def _sums(
         self, depth: int, vectors: Value, splats: Value, sums: list[Value], starts: list[int], rows: list[int]
@@ -316,68 +401,3 @@ class _Tiles:
         self.v = _Side(self.v.extent, 1, self.v.out)
         self.terms = [(extent, packed, s_stride) for extent, _, s_stride, packed in terms]
         return space
-
-
-# --- BLAS -------------------------------------------------------------------------------------------------------------
-
-
-def _blas_flags(p: Product, m: Axis, n: Axis) -> tuple[str, int, str, int, int] | None:
-    """Whether the left operand is transposed, its leading dimension, the same of the right, and that of the result.
-
-    None where the strides are none that BLAS knows.
-    """
-    if (
-        len(p.k) != 1
-        or n.out != 1
-        or m.out < n.extent
-        or max(m.extent, n.extent, p.k[0].extent, m.out) >= 2**31
-    ):
-        return None
-    (k,) = p.k
-    left = _leading(m.left, m.extent, k.left, k.extent)
-    right = _leading(k.right, k.extent, n.right, n.extent)
-    if left is None or right is None:
-        return None
-    return (*left, *right, m.out)
-
-
-def _leading(row: int, rows: int, column: int, columns: int) -> tuple[str, int] | None:
-    if column == 1 and columns <= row < 2**31:
-        return "N", row
-    if row == 1 and rows <= column < 2**31:
-        return "T", column
-    return None
-
-
-def _write_blas(
-    code: Code,
-    p: Product,
-    m: Axis,
-    n: Axis,
-    flags: tuple[str, int, str, int, int],
-    left: Value,
-    right: Value,
-    out: Value,
-) -> None:
-    # BLAS stores columns one after another: the transposed product of the transposed operands, in reverse order.
-    b = code.b
-    name, real = ("dgemm", "double") if p.dtype.name == "float64" else ("sgemm", "float")
-    code.blas.add(name)
-
-    def integer(x: int) -> Value:
-        return code.b.module.array(f"blas_int_{x}", "i32", [x], 4)
-
-    def letter(x: str) -> Value:
-        return code.b.module.array(f"blas_{x}", "i8", [ord(x)], 1)
-
-    def number(x: float) -> Value:
-        return code.b.module.array(f"blas_{real}_{int(x)}", real, [x], 8)
-
-    left_flag, left_leading, right_flag, right_leading, leading = flags
-    b.call(
-        name, "void",
-        letter(right_flag), letter(left_flag),
-        integer(n.extent), integer(m.extent), integer(p.k[0].extent),
-        number(1.0), right, integer(right_leading), left, integer(left_leading),
-        number(0.0), out, integer(leading),
-    )  # fmt: skip

@@ -11,173 +11,28 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quabla.arrays.tensor import Tensor
 from quabla.dtypes import dtype
-from quabla.lowering.loops import Apply, Buffer, Kernel, Load, Reduce, Scalar, Store
-from quabla_cpu import diskcache, text
+from quabla.lowering.loops import Apply, Kernel, Load, Reduce, Scalar, Store
+from quabla_cpu import text
 from quabla_cpu.pointwise import POINTWISE, maximum, minimum, register_type
 from quabla_cpu.schedule import Schedule, schedules
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.writing import MEMORY, Code, load, memory_type, store
 
-__all__ = ["Code", "write_kernel"]
-
-_MEMORY = {"float64": "double", "float32": "float", "int64": "i64", "bool": "i8"}
-
-_SMALL = 8  # lanes that may be put together from registers one by one
+__all__ = ["write_kernel"]
 
 
-class Code:
-    """The function being written.
+def write_kernel(code: Code, kernel: Kernel, start: tuple[int, Value] | None = None) -> None:
+    """Write the loops of a kernel.
 
-    Attributes:
-        b: its builder.
-        vector_bytes: the width of vectors.
-        fma: whether the machine multiplies and adds in one instruction.
-        pointers: the address of each buffer.
-        blas: the BLAS functions used so far.
-        functions: symbol and module of each function used so far that is compiled on its own.
-        constants: symbol and array of each large constant used so far.
-        regions: symbol of the function of each program held by a node.
-        known: what is in registers already: values at the top level of the function, by where in memory they are.
-        lanes: elements that are lanes of vectors in `known`, by where in memory they are.
-        writers: the store that wrote to a buffer last.
+    Args:
+        code: the function being written.
+        kernel: what to compute.
+        start: an axis of the domain, and the index along it at which the kernel begins. Private buffers begin there,
+            too.
     """
-
-    def __init__(self, b: Builder, vector_bytes: int, fma: bool) -> None:
-        self.b = b
-        self.vector_bytes = vector_bytes
-        self.fma = fma
-        self.pointers: dict[Buffer, Value] = {}
-        self.known: dict[Any, Value] = {}
-        self.lanes: dict[tuple[Buffer, int], tuple[Value, int]] = {}
-        self.writers: dict[Buffer, Store] = {}
-        self.blas: set[str] = set()
-        self.functions: dict[str, str] = {}
-        self.constants: list[tuple[str, Tensor]] = []
-        self.regions: dict[Any, str] = {}
-        self.scratches: dict[int, Value] = {}
-
-    def beside(self, b: Builder) -> Code:
-        """Another function of the same module."""
-        other = Code(b, self.vector_bytes, self.fma)
-        other.blas, other.functions = self.blas, self.functions
-        other.constants, other.regions = self.constants, self.regions
-        return other
-
-    def function(self, module: str) -> str:
-        """The symbol by which to call the function that a module of its own defines; known by the module's text."""
-        symbol = f"quabla_{diskcache.digest(module.encode())}"
-        self.functions[symbol] = module
-        return symbol
-
-    def written(self, e: Store, elements: range | None) -> None:
-        """Forget what was known of elements that another store has written to: `pad` and `concat` use several.
-
-        Args:
-            e: the store.
-            elements: which elements it writes; None for all of the buffer.
-        """
-        if self.writers.setdefault(e.buffer, e) is not e:
-            self.writers[e.buffer] = e
-            self.forget(e.buffer, elements)
-
-    def forget(self, buffer: Buffer, elements: range | None = None) -> None:
-        """Forget what was known of these elements of a buffer (None: all), since something else writes to them."""
-
-        def kept(key: Any) -> bool:
-            return key[0] is not buffer or (elements is not None and not _among(key, elements))
-
-        self.known = {key: x for key, x in self.known.items() if kept(key)}
-        self.lanes = {key: x for key, x in self.lanes.items() if kept(key)}
-
-    def keep(self, buffer: Buffer, offset: int, stride: int, x: Value) -> None:
-        """Note a vector that holds elements of a buffer, and that its lanes do."""
-        lanes = text.lanes(x.type)
-        self.known[buffer, offset, stride, lanes] = x
-        if lanes <= _SMALL:
-            for lane in range(lanes):
-                self.known.pop((buffer, offset + lane * stride), None)
-                self.lanes[buffer, offset + lane * stride] = x, lane
-
-    def element(self, buffer: Buffer, offset: int) -> Value | None:
-        """An element of a buffer, if it is in a register."""
-        found = self.known.get((buffer, offset))
-        if found is None and (buffer, offset) in self.lanes:
-            found = self.known[buffer, offset] = self.b.extract(*self.lanes[buffer, offset])
-        return found
-
-    def vector(self, buffer: Buffer, offset: int, stride: int, lanes: int) -> Value | None:
-        """A vector of elements of a buffer, if all are in registers.
-
-        To load it right after its elements were stored would wait for the stores to reach the memory.
-        """
-        found = self.known.get((buffer, offset, stride, lanes))
-        if found is None and 1 < lanes <= _SMALL:
-            elements = [self.element(buffer, offset + lane * stride) for lane in range(lanes)]
-            parts = [x for x in elements if x is not None]
-            if len(parts) == lanes:
-                found = Value("poison", text.vector(parts[0].type, lanes))
-                for lane, x in enumerate(parts):
-                    found = self.b.insert(found, x, lane)
-                self.known[buffer, offset, stride, lanes] = found
-        return found
-
-    def scratch(self, nbytes: int) -> Value:
-        """Memory on the native stack that is used at once and not kept: later calls return the same again."""
-        found = self.scratches.get(nbytes)
-        if found is None:
-            found = self.scratches[nbytes] = self.b.alloca("i8", nbytes, 64)
-        return found
-
-
-def _among(key: Any, elements: range) -> bool:
-    """Whether what a key of `Code.known` stands for is among these elements, in part."""
-    _, offset, stride, lanes = key if len(key) == 4 else (*key, 1, 1)
-    return any(offset + lane * stride in elements for lane in range(lanes))
-
-
-def memory_type(d: dtype, lanes: int = 1) -> str:
-    """The LLVM type of elements in memory."""
-    return text.vector(_MEMORY[d.name], lanes)
-
-
-def load(b: Builder, d: dtype, address: Value, lanes: int = 1, stride: int = 1) -> Value:
-    """Load `lanes` elements that are `stride` elements apart, as the type that registers hold."""
-    kind = memory_type(d, lanes)
-    if lanes == 1 or stride == 1:
-        x = b.load(kind, address, d.itemsize)
-    elif stride == -1:
-        x = b.load(kind, b.gep(_MEMORY[d.name], address, 1 - lanes), d.itemsize)
-        x = b.shuffle(x, None, list(range(lanes - 1, -1, -1)))
-    else:
-        element = _MEMORY[d.name]
-        x = Value("poison", kind)
-        for lane in range(lanes):
-            at = b.gep(element, address, lane * stride) if lane else address
-            x = b.insert(x, b.load(element, at), lane)
-    return b.icmp("ne", x, text.constant(kind, 0)) if d.name == "bool" else x
-
-
-def store(b: Builder, d: dtype, x: Value, address: Value, stride: int = 1) -> None:
-    """Store the lanes of a register `stride` elements apart."""
-    if d.name == "bool":
-        x = b.zext(x, "i8")
-    lanes = text.lanes(x.type)
-    if lanes == 1 or stride == 1:
-        b.store(x, address, d.itemsize)
-        return
-    if stride == -1:
-        x = b.shuffle(x, None, list(range(lanes - 1, -1, -1)))
-        b.store(x, b.gep(_MEMORY[d.name], address, 1 - lanes), d.itemsize)
-        return
-    for lane in range(lanes):
-        b.store(b.extract(x, lane), b.gep(_MEMORY[d.name], address, lane * stride) if lane else address)
-
-
-def write_kernel(code: Code, kernel: Kernel) -> None:
-    """Write the loops of a kernel."""
     for schedule in schedules(kernel, code.vector_bytes):
-        _Nest(code, schedule).write()
+        _Nest(code, schedule, start).write()
 
 
 def _inside(e: Load | Store | Reduce) -> bool:
@@ -216,9 +71,10 @@ class _Folding:
 class _Nest:
     """One loop nest being written."""
 
-    def __init__(self, code: Code, schedule: Schedule) -> None:
+    def __init__(self, code: Code, schedule: Schedule, start: tuple[int, Value] | None) -> None:
         self.code, self.b = code, code.b
         self.s = schedule
+        self.start = start
         self.domain, self.body = schedule.kernel.domain, schedule.kernel.body
         self.axis, self.lanes, self.starts, self.order = (
             schedule.axis,
@@ -280,10 +136,14 @@ class _Nest:
         for i, e in enumerate(self.body):
             if type(e) is Load or type(e) is Store or type(e) is Reduce:
                 base = pointers[e.buffer]
-                kind = _MEMORY[e.buffer.dtype.name]
+                kind = MEMORY[e.buffer.dtype.name]
                 self.addresses[i] = (
                     self.b.gep(kind, base, e.offset, inbounds=_inside(e)) if e.offset else base
                 )
+        if self.start is not None:
+            self._advance(*self.start, still="private")
+        # Whether a place in memory is the same on every call of this code: then registers may stand for it.
+        self.fixed = not self.order and self.start is None
         if self.s.tiles == 1 and self.axis >= 0:
             self._static_masks()
         self._inside(0, {})
@@ -341,17 +201,17 @@ class _Nest:
             flags = ", ".join(["i1 false" if lane < count else "i1 true" for lane in range(self.lanes)])
             self.masks[-1] = Value(f"<{flags}>", f"<{self.lanes} x i1>")
 
-    def _advance(self, axis: int, index: Value) -> None:
-        """Addresses for this index of a loop."""
+    def _advance(self, axis: int, index: Value, still: str = "") -> None:
+        """Addresses for this index of a loop, of all buffers but those of the kind `still`."""
         scaled: dict[int, Value] = {1: index}
         addresses = dict(self.addresses)
         same: dict[Any, Value] = {}
         for i, address in addresses.items():
             e: Any = self.body[i]
             stride = e.strides[axis]
-            if not stride:
+            if not stride or e.buffer.kind == still:
                 continue
-            kind = _MEMORY[e.buffer.dtype.name]
+            kind = MEMORY[e.buffer.dtype.name]
             key = address.name, stride, kind, _inside(e)
             found = same.get(key)
             if found is None:
@@ -395,7 +255,7 @@ class _Nest:
         if e.bounds:
             return self._load_within(i, e)
         if not self.varies[i]:
-            if any(e.strides):
+            if any(e.strides) or self.start is not None:
                 return load(b, d, self.addresses[i])
             x = self.code.element(e.buffer, e.offset)
             if x is None:
@@ -405,10 +265,10 @@ class _Nest:
         out = []
         for start in self.starts:
             at = e.offset + start * stride
-            x = None if self.order else self.code.vector(e.buffer, at, stride, self.lanes)
+            x = self.code.vector(e.buffer, at, stride, self.lanes) if self.fixed else None
             if x is None:
                 x = load(b, d, self._at(i, e, start), self.lanes, stride)
-                if not self.order:
+                if self.fixed:
                     self.code.keep(e.buffer, at, stride, x)
             out.append(x)
         return out
@@ -462,7 +322,7 @@ class _Nest:
             mask = self._both(lanes_inside, None if inside is None else b.splat(inside, self.lanes))
             at = address
             if start:
-                at = b.gep(_MEMORY[d.name], at, start * stride, inbounds=False)
+                at = b.gep(MEMORY[d.name], at, start * stride, inbounds=False)
             if mask is None:
                 x = load(b, d, at, self.lanes, stride)
             else:
@@ -472,7 +332,7 @@ class _Nest:
                     steps = b.mul(
                         b.iota(f"<{self.lanes} x i64>"), text.constant(f"<{self.lanes} x i64>", stride)
                     )
-                    x = b.gather(kind, b.gep(_MEMORY[d.name], at, steps, inbounds=False), mask)
+                    x = b.gather(kind, b.gep(MEMORY[d.name], at, steps, inbounds=False), mask)
                 if d.name == "bool":
                     x = b.icmp("ne", x, text.constant(kind, 0))
             out.append(x)
@@ -498,7 +358,7 @@ class _Nest:
     def _at(self, i: int, e: Any, start: int) -> Value:
         address = self.addresses[i]
         return (
-            self.b.gep(_MEMORY[e.buffer.dtype.name], address, start * e.strides[self.axis])
+            self.b.gep(MEMORY[e.buffer.dtype.name], address, start * e.strides[self.axis])
             if start
             else address
         )
@@ -508,14 +368,15 @@ class _Nest:
         if self.axis < 0:
             self.code.written(e, range(e.offset, e.offset + 1))
             store(self.b, d, self.values[e.value], self.addresses[i])
-            self.code.known[e.buffer, e.offset] = self.values[e.value]
+            if self.fixed:
+                self.code.known[e.buffer, e.offset] = self.values[e.value]
             return
         stride = e.strides[self.axis]
         reach = self.domain[self.axis] * stride
         self.code.written(e, None if self.order or not stride else range(e.offset, e.offset + reach, stride))
         for start, x in zip(self.starts, self._vector(e.value), strict=True):
             store(self.b, d, x, self._at(i, e, start), stride)
-            if not self.order:
+            if self.fixed:
                 self.code.keep(e.buffer, e.offset + start * stride, stride, x)
 
     # --- reductions -----------------------------------------------------------------------------------------------
@@ -562,17 +423,32 @@ class _Nest:
             combine = fold.combine(b)
             while len(xs) > 1:  # pairwise
                 xs = [combine(*xs[j : j + 2]) if j + 1 < len(xs) else xs[j] for j in range(0, len(xs), 2)]
-            x = fold.across(b, xs[0])
-            if fold.type == "double":
-                x = b.fptrunc(x, register_type(d))
+            x = self._summed(e, fold, fold.across(b, xs[0]), self.addresses[i], 1, None)
             store(b, d, x, self.addresses[i])
-            if level == 0:
+            if level == 0 and self.start is None:
                 self.code.known[e.buffer, e.offset] = x
             return
         stride = e.strides[self.axis] if self.axis >= 0 else 0
-        for start, x in zip(self.starts, xs, strict=True):
-            if fold.type == "double":
-                x = b.fptrunc(x, register_type(d))
-            store(b, d, x, self._at(i, e, start), stride)
-            if not self.order:
+        for start, x, new in zip(self.starts, xs, self.masks, strict=True):
+            at = self._at(i, e, start)
+            x = self._summed(e, fold, x, at, stride, new)
+            store(b, d, x, at, stride)
+            if self.fixed:
                 self.code.keep(e.buffer, e.offset + start * stride, stride, x)
+
+    def _summed(
+        self, e: Reduce, fold: _Folding, x: Value, address: Value, stride: int, new: Value | None
+    ) -> Value:
+        """The result of a reduction as it is stored, with what is there already where that counts, too.
+
+        Lanes that are not `new` were stored a moment ago, with that.
+        """
+        b, d = self.b, e.buffer.dtype
+        if e.more:
+            before = load(b, d, address, text.lanes(x.type), stride)
+            if fold.type == "double" and d.name == "float32":
+                before = b.fpext(before, "double")
+            x = fold.combine(b)(before, x)
+            if new is not None:
+                x = b.select(new, x, before)
+        return b.fptrunc(x, register_type(d)) if fold.type == "double" else x

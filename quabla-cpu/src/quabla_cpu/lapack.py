@@ -15,10 +15,11 @@ from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Buffer, Call, Entry, Kernel, Load, Scalar, Store, collapse
 from quabla.lowering.views import contiguous, squeeze
 from quabla_cpu import text, tiny
-from quabla_cpu.kernels import Code, memory_type, write_kernel
+from quabla_cpu.kernels import write_kernel
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.tiny import TINY
+from quabla_cpu.writing import Code, memory_type
 
 __all__ = ["Caller", "systems", "times"]
 
@@ -35,7 +36,7 @@ class Caller:
     def call(self, name: str, *arguments: Value | str | int | float) -> None:
         """Call `name` for the element type; letters, integers and numbers become constants in memory."""
         symbol = ("d" if self.d.name == "float64" else "s") + name
-        self.code.blas.add(symbol)
+        self.code.calls.add(symbol)
         module = self.b.module
         given = []
         for x in arguments:

@@ -6,6 +6,7 @@ from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program
 from quabla.lowering import fuse
+from quabla.lowering.panels import in_panels
 from quabla.lowering.passes import simplify
 from quabla_cpu.pointwise import POINTWISE
 from quabla_cpu.routines import ROUTINES
@@ -40,7 +41,7 @@ def plan_of(program: Program, device: str = "cpu") -> fuse.Plan:
                     device=device,
                 )
         program.memo[nodes_of] = len(simple.nodes)
-        found = program.memo[plan_of] = fuse.fuse(simple, _scratch)
+        found = program.memo[plan_of] = fuse.fuse(simple, _scratch, in_panels)
     return found
 
 

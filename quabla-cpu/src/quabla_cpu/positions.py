@@ -10,9 +10,9 @@ from typing import Any
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Call
 from quabla_cpu import text
-from quabla_cpu.kernels import Code, load, memory_type, store
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.writing import Code, load, memory_type, store
 
 __all__ = ["elements", "number", "rows"]
 

@@ -20,7 +20,7 @@ from quabla.backends.protocol import Costs
 from quabla.dtypes import as_dtype
 from quabla.ir.program import Program
 from quabla.shapes import aval_of
-from quabla_cpu import blas, diskcache, engine, machine, memory
+from quabla_cpu import diskcache, engine, machine, memory, outside
 from quabla_cpu.fingerprint import fingerprint
 from quabla_cpu.image import Image
 
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     Attributes:
         name: what it is found by.
         image: its code.
-        blas: the BLAS and LAPACK functions that it calls.
+        calls: the functions of `outside.py` that it calls.
         constants: the symbols of its large constants, and the arrays.
         layout: its results.
         costs: what lowering counted.
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
     name: str
     image: Image
-    blas: Sequence[str]
+    calls: Sequence[str]
     constants: Sequence[tuple[str, Tensor]]
     layout: Layout
     costs: Costs
@@ -91,9 +91,9 @@ def find(program: Program) -> Record | None:
     name, constants = named
     # Written by another version of Python, say.
     with contextlib.suppress(ValueError, EOFError, TypeError, IndexError):
-        image, blas_names, places, layout, costs = marshal.loads(found)
+        image, calls, places, layout, costs = marshal.loads(found)
         arrays = [(symbol, _array(place, constants)) for symbol, place in places]
-        return Record(name, Image(*image), blas_names, arrays, Layout(*layout), Costs(*costs))
+        return Record(name, Image(*image), calls, arrays, Layout(*layout), Costs(*costs))
     return None
 
 
@@ -108,16 +108,16 @@ def _array(place: Any, constants: list[Tensor]) -> Tensor:
 def keep(
     program: Program,
     image: Image,
-    blas_names: Sequence[str],
+    calls: Sequence[str],
     constants: Sequence[tuple[str, Tensor]],
     layout: Layout,
     costs: Costs,
 ) -> Record | None:
     """Leave a record for later processes, unless it would hold large arrays or what only this process knows."""
     named = _named(program)
-    known = {*blas_names, *(symbol for symbol, _ in constants)}
-    outside = [symbol for _, symbol, _ in image.outer if symbol not in known]
-    if named is None or not all(map(memory.is_c_function, outside)):
+    known = {*calls, *(symbol for symbol, _ in constants)}
+    others = [symbol for _, symbol, _ in image.outer if symbol not in known]
+    if named is None or not all(map(memory.is_c_function, others)):
         return None
     name, own = named
     own_at = {id(t): i for i, t in enumerate(own)}
@@ -128,9 +128,9 @@ def keep(
         (symbol, own_at[id(t)] if id(t) in own_at else (t.aval.dtype.name, t.aval.shape, t.numpy().tobytes()))
         for symbol, t in constants
     )
-    content = (*image,), tuple(blas_names), places, (*layout,), astuple(costs)
+    content = (*image,), tuple(calls), places, (*layout,), astuple(costs)
     diskcache.put(name, marshal.dumps(content))
-    return Record(name, image, blas_names, constants, layout, costs)
+    return Record(name, image, calls, constants, layout, costs)
 
 
 def load(record: Record) -> engine.Library:
@@ -141,6 +141,6 @@ def load(record: Record) -> engine.Library:
         ValueError: something that it calls is not there.
         KeyError: the same, of BLAS.
     """
-    outside = {name: blas.address(name) for name in record.blas}
-    outside.update({symbol: tensor.address for symbol, tensor in record.constants})
-    return engine.load(record.image, outside, [tensor for _, tensor in record.constants])
+    addresses = {name: outside.address(name) for name in record.calls}
+    addresses.update({symbol: tensor.address for symbol, tensor in record.constants})
+    return engine.load(record.image, addresses, [tensor for _, tensor in record.constants])

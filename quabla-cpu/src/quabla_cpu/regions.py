@@ -15,10 +15,10 @@ from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Call
 from quabla_cpu import text
 from quabla_cpu.codegen import PARAMETERS, workspace_of, write_plan
-from quabla_cpu.kernels import Code
 from quabla_cpu.lower import plan_of
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Value
+from quabla_cpu.writing import Code
 
 __all__: list[str] = []
 

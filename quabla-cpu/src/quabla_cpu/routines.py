@@ -15,7 +15,7 @@ from quabla.lowering.loops import Buffer, Call
 from quabla_cpu.text import Value
 
 if TYPE_CHECKING:
-    from quabla_cpu.kernels import Code
+    from quabla_cpu.writing import Code
 
 __all__ = ["ROUTINES", "Routine", "address", "routine"]
 

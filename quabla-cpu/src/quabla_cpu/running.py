@@ -6,11 +6,11 @@ import math
 
 from quabla.lowering.loops import Call
 from quabla_cpu import text
-from quabla_cpu.kernels import Code, load, memory_type, store
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.positions import elements, number, rows
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.writing import Code, load, memory_type, store
 
 __all__: list[str] = []
 

@@ -12,10 +12,10 @@ from quabla.lowering.buffers import aligned
 from quabla.lowering.loops import Call
 from quabla_cpu import text
 from quabla_cpu.gemm import PRODUCT
-from quabla_cpu.kernels import Code, load, memory_type
 from quabla_cpu.positions import number, rows
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
+from quabla_cpu.writing import Code, load, memory_type
 
 __all__: list[str] = []
 

@@ -9,10 +9,11 @@ from quabla.lowering.loops import Apply, Call, Entry, Kernel, Load, Scalar, Stor
 from quabla.lowering.views import contiguous, squeeze
 from quabla.ops.spectral import FIRST
 from quabla_cpu import text
-from quabla_cpu.kernels import Code, write_kernel
+from quabla_cpu.kernels import write_kernel
 from quabla_cpu.lapack import Caller, systems, times
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Value
+from quabla_cpu.writing import Code
 
 __all__: list[str] = []
 

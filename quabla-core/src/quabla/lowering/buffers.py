@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from quabla.lowering.loops import Buffer, Call, Kernel, Load, Product, Reduce, Store
+from quabla.lowering.loops import Buffer, Call, Load, Panel, Product, Reduce, Step, Store
 
 __all__ = ["ALIGNMENT", "aligned", "assign", "touched"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-def aligned(nbytes: int) -> int:
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
     """The next multiple of the alignment."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return -(-nbytes // alignment) * alignment
 
 
-def touched(step: Kernel | Product | Call) -> set[Buffer]:
+def touched(step: Step) -> set[Buffer]:
     """The buffers that a step reads or writes."""
+    if isinstance(step, Panel):
+        own = {step.private} if step.private is not None else set()
+        return own.union(*[touched(s) for s in step.begin], *[touched(s) for s, _ in step.steps])
     if isinstance(step, Product):
         return {step.left, step.right, step.out}
     if isinstance(step, Call):
@@ -26,8 +29,15 @@ def touched(step: Kernel | Product | Call) -> set[Buffer]:
     return {e.buffer for e in step.body if isinstance(e, (Load, Store, Reduce))}
 
 
-def assign(steps: Sequence[Kernel | Product | Call]) -> int:
+def assign(
+    steps: Sequence[Step], sizes: Mapping[Buffer, int] | None = None, alignment: int = ALIGNMENT
+) -> int:
     """Give every temporary its offset in the workspace; those never alive at the same step may share memory.
+
+    Args:
+        steps: what touches the buffers, in order.
+        sizes: the buffers to place, and their sizes in bytes: all temporaries unless given.
+        alignment: of which number of bytes every offset is a multiple.
 
     Returns:
         The size of the workspace in bytes.
@@ -36,7 +46,7 @@ def assign(steps: Sequence[Kernel | Product | Call]) -> int:
     last: dict[Buffer, int] = {}
     for i, step in enumerate(steps):
         for buffer in touched(step):
-            if buffer.kind == "temporary":
+            if buffer.kind == "temporary" if sizes is None else buffer in sizes:
                 first.setdefault(buffer, i)
                 last[buffer] = i
     # First fit: a gap between those alive at the same time.
@@ -44,7 +54,7 @@ def assign(steps: Sequence[Kernel | Product | Call]) -> int:
     total = 0
     for buffer in sorted(first, key=lambda x: (first[x], x.index)):
         placed = [entry for entry in placed if last[entry[2]] >= first[buffer]]
-        nbytes = aligned(buffer.size * buffer.dtype.itemsize)
+        nbytes = aligned(buffer.size * buffer.dtype.itemsize if sizes is None else sizes[buffer], alignment)
         at = 0
         slot = len(placed)
         for i, (offset, end, _) in enumerate(placed):

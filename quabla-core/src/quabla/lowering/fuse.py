@@ -18,20 +18,20 @@ Domains are compared without axes of extent 1, so that a reshape between (64,) a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap
-from quabla.dtypes import bool_
+from quabla.dtypes import bool_, dtype
 from quabla.ir.op import Op
 from quabla.ir.program import Node, Program, Value
 from quabla.lowering.buffers import aligned, assign
 from quabla.lowering.build import build
 from quabla.lowering.items import Full, Item, View, bounded, domain_of, view_of
-from quabla.lowering.loops import Buffer, Call, Kernel, Product
+from quabla.lowering.loops import Buffer, Step
 from quabla.lowering.placement import delay, repeat
 from quabla.lowering.views import broadcast_strides, contiguous, reshape_strides, sliced_bounds, squeeze
 from quabla.shapes import ShapeDtype
@@ -53,7 +53,7 @@ class Plan:
         out_avals: the types of the outputs.
         out_offsets: where each output begins in the output block, in bytes.
         out_nbytes: the size of the output block.
-        steps: kernels, products and calls in the order in which they run.
+        steps: kernels, products, calls and panels in the order in which they run.
         constants: the arrays that buffers of kind "constant" stand for.
         workspace: bytes of memory for temporaries.
     """
@@ -62,7 +62,7 @@ class Plan:
     out_avals: tuple[ShapeDtype, ...]
     out_offsets: tuple[int, ...]
     out_nbytes: int
-    steps: tuple[Kernel | Product | Call, ...]
+    steps: tuple[Step, ...]
     constants: tuple[Tensor, ...]
     workspace: int
 
@@ -76,23 +76,32 @@ def handles(op: Op) -> bool:
     )
 
 
-def fuse(program: Program, routine: Callable[[Node], int | None] = lambda node: None) -> Plan:
+Arrange = Callable[[Sequence[Step], Callable[[dtype, int], Buffer]], tuple[Step, ...]]
+
+
+def fuse(
+    program: Program,
+    routine: Callable[[Node], int | None] = lambda node: None,
+    arrange: Arrange = lambda steps, temporary: tuple(steps),
+) -> Plan:
     """Group the nodes of a (simplified) program into kernels and plan their memory.
 
     Args:
         program: only ops for which `handles` holds, or that are routines.
         routine: for a node that the backend computes by a routine of its own, the bytes of scratch memory that it wants
             (0 for none); None for all others.
+        arrange: what becomes of the steps before they get memory, such as `panels.in_panels`; it may ask for further
+            temporaries by dtype and number of elements.
 
     Returns:
         The plan; kernels have collapsed domains.
     """
-    return _Fuser(routine).run(program)
+    return _Fuser(routine, arrange).run(program)
 
 
 class _Fuser:
-    def __init__(self, routine: Callable[[Node], int | None]) -> None:
-        self.routine = routine
+    def __init__(self, routine: Callable[[Node], int | None], arrange: Arrange) -> None:
+        self.routine, self.arrange = routine, arrange
         self.items: list[Item] = []
         self.reps: dict[Value, View | Full] = {}
         self.constants: list[Tensor] = []
@@ -116,7 +125,7 @@ class _Fuser:
         offsets, nbytes = self.outputs(program)
         delay(self.items)
         repeat(self.items)
-        steps = build(self.items, self.temporary)
+        steps = self.arrange(build(self.items, self.temporary), self.further)
         return Plan(
             program.in_avals, program.out_avals, offsets, nbytes, steps, tuple(self.constants), assign(steps)
         )
@@ -358,8 +367,11 @@ class _Fuser:
     # --- memory ---------------------------------------------------------------------------------------------------
 
     def temporary(self, item: Item) -> Buffer:
+        return self.further(item.dtype, item.size)
+
+    def further(self, d: dtype, size: int) -> Buffer:
         self.temporaries += 1
-        return Buffer("temporary", item.dtype, item.size, self.temporaries - 1)
+        return Buffer("temporary", d, size, self.temporaries - 1)
 
     def outputs(self, program: Program) -> tuple[Shape, int]:
         """Let items write outputs in place; copy what is an input, a constant, a view, or returned twice."""

@@ -19,8 +19,10 @@ __all__ = [
     "Call",
     "Kernel",
     "Load",
+    "Panel",
     "Product",
     "Reduce",
+    "Rows",
     "Scalar",
     "Store",
     "collapse",
@@ -36,7 +38,7 @@ class Buffer:
     """Memory of one array.
 
     Attributes:
-        kind: "input", "output", "constant" or "temporary".
+        kind: "input", "output", "constant", "temporary", or "private" to a thread of a panel.
         dtype: the element type.
         size: the number of elements.
         index: which input, output or constant; the number of a temporary.
@@ -91,7 +93,10 @@ class Store(NamedTuple):
 
 
 class Reduce(NamedTuple):
-    """Combine an earlier entry along `axes`, where the strides are 0. `op` is "sum", "max", "min", "any" or "all"."""
+    """Combine an earlier entry along `axes`, where the strides are 0. `op` is "sum", "max", "min", "any" or "all".
+
+    With `more`, what is in the buffer already is combined with the rest.
+    """
 
     op: str
     value: int
@@ -99,6 +104,7 @@ class Reduce(NamedTuple):
     buffer: Buffer
     offset: int
     strides: Shape
+    more: bool = False
 
 
 Entry = Load | Scalar | Apply | Store | Reduce
@@ -125,7 +131,8 @@ class Axis(NamedTuple):
 class Product:
     """out[batch, m, n] = sum over k of left[batch, m, k] * right[batch, k, n], each axis a list of strided ones.
 
-    The result is contiguous. Axes of extent 1 are dropped and neighbours merged where all strides allow it.
+    The result is contiguous. Axes of extent 1 are dropped and neighbours merged where all strides allow it. With `more`
+    the sums are added to what is in `out` already.
     """
 
     batch: tuple[Axis, ...]
@@ -138,6 +145,7 @@ class Product:
     right_offset: int
     out: Buffer
     dtype: dtype
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +163,57 @@ class Call:
     inputs: tuple[tuple[Buffer, int], ...]
     outputs: tuple[Buffer, ...]
     scratch: Buffer | None
+
+
+class Rows(NamedTuple):
+    """Where the rows of a step are: an axis that counts `per` points for each.
+
+    Attributes:
+        of: "domain" of a kernel; "batch", "m", "n" or "k" of a product.
+        axis: which of those axes.
+        per: points of that axis that a row has: 1 unless columns are merged into it.
+    """
+
+    of: str
+    axis: int
+    per: int
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Steps that treat the rows of their arrays alike, done for some rows at a time.
+
+    The rows are divided into spans that can be computed side by side, a span into passes over `chunk` rows. What the
+    passes of a span sum up, they sum up in a part of a buffer that is the span's own; the sums of all spans are
+    combined by a kernel after the panel. Spans and passes depend on the sizes of the program alone, and so do the
+    results.
+
+    Attributes:
+        rows: how many rows there are.
+        chunk: the rows of a pass.
+        spans: how many spans there are.
+        passes: the passes of a span; the last span may have fewer.
+        begin: kernels that a span starts with: they fill its parts of the sums with what is neutral.
+        steps: the steps of a pass, with where the rows are in each. Extents of those axes are those of a pass.
+        rest: the same for the rows that are left after the last whole pass, if any.
+        parts: buffers of sums, and the elements of a span's part.
+        private: the memory of a thread for what no other step reads, `private_nbytes` for each of `spans` threads.
+        private_nbytes: the bytes for one thread; buffers of kind "private" have their offset in it.
+    """
+
+    rows: int
+    chunk: int
+    spans: int
+    passes: int
+    begin: tuple[Kernel, ...]
+    steps: tuple[tuple[Kernel | Product, Rows], ...]
+    rest: tuple[tuple[Kernel | Product, Rows], ...]
+    parts: dict[Buffer, int]
+    private: Buffer | None
+    private_nbytes: int
+
+
+Step = Kernel | Product | Call | Panel
 
 
 def collapse(kernel: Kernel) -> Kernel:

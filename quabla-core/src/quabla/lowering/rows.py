@@ -1,0 +1,144 @@
+"""Which axis of a step counts the rows of arrays, what the step touches along it, and the step for some rows only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from quabla.lowering.loops import Axis, Buffer, Kernel, Load, Product, Reduce, Rows, Store
+
+__all__ = ["Access", "accesses", "points", "rows_of", "take"]
+
+_PRODUCT_AXES = ("batch", "m", "n", "k")
+
+
+class Access(NamedTuple):
+    """How a step touches a buffer, seen by rows.
+
+    Attributes:
+        buffer: what it touches.
+        written: whether it writes.
+        pace: how many elements on the next row is; 0 where all rows touch the same.
+        within: whether the rows are the consecutive parts of the whole buffer, each of `pace` elements, and a row
+            touches nothing but its own part.
+        sums: whether it is a sum over rows.
+    """
+
+    buffer: Buffer
+    written: bool
+    pace: int
+    within: bool
+    sums: bool = False
+
+
+def rows_of(step: Kernel | Product, count: int) -> Iterator[Rows]:
+    """The axes of a step that may count `count` rows."""
+    if isinstance(step, Kernel):
+        for a, n in enumerate(step.domain):
+            if n % count == 0 and not any(
+                isinstance(e, Load) and e.bounds and e.bounds[a] != (0, n) for e in step.body
+            ):
+                yield Rows("domain", a, n // count)
+        return
+    for name in _PRODUCT_AXES:
+        for a, axis in enumerate(getattr(step, name)):
+            if axis.extent % count == 0:
+                yield Rows(name, a, axis.extent // count)
+
+
+def accesses(step: Kernel | Product, rows: Rows, count: int) -> Iterator[Access]:
+    """What a step touches, if its rows are there. Nothing is said of a store that all rows make: see `Access.sums`."""
+    if isinstance(step, Kernel):
+        yield from _kernel_accesses(step, rows, count)
+    else:
+        yield from _product_accesses(step, rows, count)
+
+
+def _kernel_accesses(kernel: Kernel, rows: Rows, count: int) -> Iterator[Access]:
+    a, per = rows.axis, rows.per
+    for e in kernel.body:
+        if not isinstance(e, (Load, Store, Reduce)):
+            continue
+        if isinstance(e, Reduce) and a in e.axes:
+            yield Access(e.buffer, True, 0, False, True)
+            continue
+        pace = e.strides[a] * per
+        extents = [
+            (n if i != a else per, s) for i, (n, s) in enumerate(zip(kernel.domain, e.strides, strict=True))
+        ]
+        bounded = isinstance(e, Load) and bool(e.bounds)
+        within = not bounded and _within(e.buffer, e.offset, extents, pace, count)
+        yield Access(e.buffer, not isinstance(e, Load), pace, within)
+
+
+def _product_accesses(p: Product, rows: Rows, count: int) -> Iterator[Access]:
+    axes = [(name, a, axis) for name in _PRODUCT_AXES for a, axis in enumerate(getattr(p, name))]
+    for buffer, offset, which in ((p.left, p.left_offset, 1), (p.right, p.right_offset, 2), (p.out, 0, 3)):
+        written = which == 3
+        if written and rows.of == "k":
+            yield Access(buffer, True, 0, False, True)
+            continue
+        pace, extents = 0, []
+        for name, a, axis in axes:
+            mine = name == rows.of and a == rows.axis
+            if mine:
+                pace = axis[which] * rows.per
+            extents.append((rows.per if mine else axis.extent, axis[which]))
+        yield Access(buffer, written, pace, _within(buffer, offset, extents, pace, count))
+
+
+def _within(buffer: Buffer, offset: int, extents: list[tuple[int, int]], pace: int, count: int) -> bool:
+    if pace * count != buffer.size:
+        return False
+    low = offset + sum(min(0, (n - 1) * s) for n, s in extents)
+    high = offset + sum(max(0, (n - 1) * s) for n, s in extents)
+    return low >= 0 and high < pace
+
+
+def take(step: Kernel | Product, rows: Rows, count: int, parts: dict[Buffer, Buffer]) -> Kernel | Product:
+    """The step for `count` rows; sums over rows are added to the buffer that `parts` has for theirs."""
+    if isinstance(step, Kernel):
+        domain = tuple([count * rows.per if a == rows.axis else n for a, n in enumerate(step.domain)])
+        body = tuple(
+            [
+                e._replace(buffer=parts[e.buffer], more=True)
+                if isinstance(e, Reduce) and rows.axis in e.axes
+                else e._replace(
+                    bounds=(*e.bounds[: rows.axis], (0, count * rows.per), *e.bounds[rows.axis + 1 :])
+                )
+                if isinstance(e, Load) and e.bounds
+                else e
+                for e in step.body
+            ]
+        )
+        return Kernel(domain, body)
+    lists: dict[str, tuple[Axis, ...]] = {}
+    for name in _PRODUCT_AXES:
+        axes = getattr(step, name)
+        if name == rows.of:
+            axes = tuple(
+                [x._replace(extent=count * rows.per) if a == rows.axis else x for a, x in enumerate(axes)]
+            )
+        lists[name] = axes
+    summed = rows.of == "k"
+    return Product(
+        lists["batch"],
+        lists["m"],
+        lists["n"],
+        lists["k"],
+        step.left,
+        step.left_offset,
+        step.right,
+        step.right_offset,
+        parts[step.out] if summed else step.out,
+        step.dtype,
+        summed or step.more,
+    )
+
+
+def points(step: Kernel | Product) -> int:
+    """How many points a step visits."""
+    if isinstance(step, Kernel):
+        return math.prod(step.domain)
+    return math.prod([axis.extent for name in _PRODUCT_AXES for axis in getattr(step, name)])
