@@ -424,6 +424,18 @@ def test_memory_is_reused():
     assert assign(steps) == 2 * ALIGNMENT
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_with_the_identity_is_the_other_operand(transposed):
+    eye, other = qb.eye(3), qb.array(np.diag([1.0, 2.0, 1.0]))
+    f = (lambda x: (eye @ x,)) if transposed else (lambda x: (x @ eye,))
+    assert "dot_general" not in simple(f, (3, 3))
+    assert "dot_general" in simple(lambda x: (x @ other,), (3, 3))
+    # What is not zero times infinity stays as it is.
+    x = qb.array([[1.0, np.inf, -0.0], [np.nan, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    program = simplify(traced(f, (3, 3)))
+    np.testing.assert_array_equal(build(program)(x)[0].numpy(), x.numpy())
+
+
 def test_products_use_no_step_for_repeated_operands():
     plan = check(
         lambda x, w: (dot_general(x, broadcast(w, (3, 4, 5), (1, 2)), ((2,), (1,)), ((0,), (0,))),),

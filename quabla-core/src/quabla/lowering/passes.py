@@ -2,8 +2,9 @@
 
 A rule is a function of the rewritten operands that returns the value to use instead, or None. `RULES` is the whole
 list, in the order in which the rules are tried. Rules keep every result to the last bit (infinities, NaN and -0.0
-included), with two exceptions that only change an order of summation: a reduction of a transposed array follows the
-order in memory, and products with a thin matrix become sums (`products.py`). Equal nodes are merged, constants folded,
+included), with three exceptions. Two only change an order of summation: a reduction of a transposed array follows the
+order in memory, and products with a thin matrix become sums. A product with a constant identity matrix leaves out what
+would be multiplied by zero (both in `products.py`). Equal nodes are merged, constants folded,
 and nodes that no output needs are dropped.
 """
 

@@ -2,6 +2,10 @@
 
 An outer product (contracted extent 1) is a product of broadcast operands; a matrix times a vector is a product summed
 over an axis. What remains of `dot_general` has at least two rows, columns and terms.
+
+A product with an identity matrix is the other operand: all columns of a Jacobian begin as one. The sum would add zero
+times every other element, which spreads an infinity or a NaN over its row and turns -0.0 into 0.0; without it, only the
+elements that depend on an infinity show it.
 """
 
 from __future__ import annotations
@@ -9,6 +13,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from quabla.arrays.tracer import constant_op
 from quabla.ir.program import Value
 from quabla.lowering.passes import Rewriter, rule
 from quabla.ops.matmul import free_axes
@@ -20,6 +27,26 @@ Axes = tuple[int, ...]
 
 def _extent(x: Value, axes: Axes) -> int:
     return math.prod([x.shape[a] for a in axes])
+
+
+@rule("dot_general")
+def _identity(r: Rewriter, xs: Any, params: Any) -> Value | None:
+    (lc, rc), batch = params["contract"], params["batch"]
+    if len(lc) != 1 or batch != ((), ()):
+        return None
+    lhs, rhs = xs
+    if _is_identity(rhs):
+        return r.apply("transpose", lhs, perm=(*free_axes(lhs.ndim, lc, ()), *lc))  # type: ignore[no-any-return]
+    if _is_identity(lhs):
+        return r.apply("transpose", rhs, perm=(*rc, *free_axes(rhs.ndim, rc, ())))  # type: ignore[no-any-return]
+    return None
+
+
+def _is_identity(x: Value) -> bool:
+    if x.ndim != 2 or x.shape[0] != x.shape[1] or x.node is None or x.node.op is not constant_op:
+        return False
+    array = x.node.params["value"].numpy()
+    return bool(array[0, 0] == 1.0 and array[-1, 0] == 0.0 and np.array_equal(array, np.eye(len(array))))
 
 
 @rule("dot_general")
