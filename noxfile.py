@@ -1,6 +1,8 @@
 """The checks of this repository, one session each; `python -m nox --list` shows them.
 
-The sessions `core`, `cpu`, `mlx`, `reference` and `peers` exist once per Python version, the others once. Arguments
+The sessions `core`, `cpu`, `mlx`, `reference`, `template` and `peers` exist once per Python version, the others once.
+Each backend has a session, which installs the core, the backend and nothing else of ours, and writes the conformance
+report of its device into the folder `.reports`. Arguments
 after `--` go to pytest: `python -m nox -s cpu-3.12 -- -m "not slow"`. The GitHub workflow takes its matrix
 from the list of sessions, so a new session needs no second entry.
 """
@@ -46,6 +48,11 @@ def pytest(session: nox.Session, *arguments: str) -> None:
     session.run("python", "-m", "pytest", *arguments, *session.posargs, env={"QUABLA_REQUIRE_INSTALLED": "1"})
 
 
+def report(device: str) -> list[str]:
+    """Options of pytest: where the conformance report of a device goes."""
+    return [f"--quabla-report={ROOT / '.reports' / device}{suffix}" for suffix in (".html", ".json")]
+
+
 def existing(*folders: str) -> list[str]:
     """Those of the test folders that this checkout has."""
     return [folder for folder in folders if (ROOT / folder).is_dir()]
@@ -62,7 +69,7 @@ def core(session: nox.Session) -> None:
 def cpu(session: nox.Session) -> None:
     """The whole suite with the CPU backend."""
     install(session, ["quabla-core", "quabla-cpu", ".[viz]"], *group("test"))
-    pytest(session, "tests")
+    pytest(session, "tests", *report("report"))
 
 
 @nox.session(python=PYTHONS)
@@ -70,14 +77,28 @@ def mlx(session: nox.Session) -> None:
     """The MLX backend: its own tests, and the conformance suite. Needs a system that MLX has wheels for."""
     install(session, ["quabla-core", "quabla-mlx"], *group("test"))
     session.run("python", "-c", "import quabla as qb; assert 'mlx' in qb.devices(), qb.devices()")
-    pytest(session, "tests/mlx", "--quabla-device=mlx", "--pyargs", "quabla.testing.conformance")
+    suite = ("--pyargs", "quabla.testing.conformance", "--quabla-device=mlx", *report("mlx"))
+    pytest(session, "tests/mlx", *suite)
 
 
 @nox.session(python=PYTHONS)
 def reference(session: nox.Session) -> None:
-    """The example of a third party's backend, its own distribution, passes the conformance suite."""
+    """The example of a third party's backend, its own distribution: its tests, and the conformance suite."""
     install(session, ["quabla-core", EXAMPLE_BACKEND], *group("test"))
-    pytest(session, "--pyargs", "quabla.testing.conformance", "--quabla-device=numpy")
+    own = str(EXAMPLE_BACKEND / "tests")
+    pytest(session, own, "--pyargs", "quabla.testing.conformance", "--quabla-device=numpy", *report("numpy"))
+
+
+@nox.session(python=PYTHONS)
+def template(session: nox.Session) -> None:
+    """What `python -m quabla new-backend` writes, installed by its author: its tests, and the conformance suite."""
+    install(session, ["quabla-core"], *group("test"))
+    folder = Path(session.create_tmp()).resolve() / "new"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "quabla", "new-backend", "sand", "--into", str(folder))
+    session.install("--quiet", "--no-deps", "-e", str(folder / "sand-quabla"))
+    with session.chdir(folder / "sand-quabla"):
+        pytest(session, *report("sand"))
 
 
 @nox.session(python=PYTHONS)

@@ -20,13 +20,14 @@ import pytest
 
 import quabla as qb
 from quabla.arrays.tensor import wrap_as
+from quabla.arrays.tracer import trace
 from quabla.backends import registry
 from quabla.backends.capabilities import CONTROL_FLOW, LINALG, BackendCapabilities
 from quabla.backends.generic_plan import GenericTrainingPlan
 from quabla.backends.hookspec import hookimpl
 from quabla.backends.loading import Source
 from quabla.backends.reference import ReferenceBackend, ReferenceExecutable, build
-from quabla.backends.support import require
+from quabla.backends.support import dtypes_in, ops_in, require
 from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import OPS
 from quabla.testing import command, suite
@@ -112,6 +113,17 @@ def test_an_op_is_refused_inside_branches_and_loops() -> None:
     ):
         qb.jit(f, device="toy").lower(qb.array(1.0))
     assert (caught.value.op, caught.value.device) == ("cosh", "toy")
+
+
+def test_an_input_of_a_foreign_dtype_is_refused_though_nothing_is_done_with_it() -> None:
+    program, _ = trace(lambda x, i: (x,), [qb.ShapeDtype(()), qb.ShapeDtype((3,), "int64")])
+    backend = Toy(dtypes=("float64", "bool"))
+    with pytest.raises(
+        UnsupportedOperationError, match=r"takes no int64, and an input is int64\[3\]"
+    ) as caught:
+        backend.lower(program, "toy")
+    assert (caught.value.op, caught.value.device) == (None, "toy")
+    assert dtypes_in(program) == {"float64", "int64"} and ops_in(program) == set()
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------

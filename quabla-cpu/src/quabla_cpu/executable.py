@@ -14,9 +14,10 @@ from quabla.backends.protocol import NativeEntry
 from quabla.errors import DtypeError, ShapeError
 from quabla.shapes import ShapeDtype
 
-__all__ = ["ENTRY", "CpuExecutable", "check_inputs", "new_block"]
+__all__ = ["ENTRY", "PARALLEL", "CpuExecutable", "check_inputs", "new_block"]
 
 ENTRY = "entry"  # the symbol of a program
+PARALLEL = "quabla_parallel"  # the symbol of the function that shares work among threads (`pool.py`)
 PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # releases the GIL
 _SMALL = 4096  # bytes up to which ctypes makes a block faster than NumPy
 _new = object.__new__

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quabla_cpu import blas, pool
+from quabla_cpu import blas, engine
+from quabla_cpu.executable import PARALLEL
 
 __all__ = ["address"]
 
@@ -13,7 +14,10 @@ def address(name: str) -> int:
     Raises:
         KeyError: there is no such function.
     """
-    if name == pool.PARALLEL:
+    if name == PARALLEL:
+        with engine.no_fork():
+            from quabla_cpu import pool  # not for programs that run in one thread
+
         pool.ensure()
         return pool.address()
     return blas.address(name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from quabla.arrays.tensor import Tensor
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
-from quabla_mlx import elementwise, linalg, positions, products, reduce, regions, shape
+from quabla_mlx import elementwise, linalg, positions, products, reduce, regions, shape, spectral
 from quabla_mlx.executable import MlxExecutable, session
 from quabla_mlx.lower import decomposable, simple
 from quabla_mlx.tape import tape_of
@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MlxBackend", "MlxLowered"]
 
-FAMILIES = (elementwise, linalg, positions, products, reduce, regions, shape)  # imported for their rules
+FAMILIES = (
+    elementwise,
+    linalg,
+    positions,
+    products,
+    reduce,
+    regions,
+    shape,
+    spectral,
+)  # imported for their rules
 
 
 @dataclass(frozen=True)

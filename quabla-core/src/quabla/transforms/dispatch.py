@@ -16,7 +16,7 @@ two arrays and one result it reads
                 return r0
         return other(transform, args, kwargs)
 
-This file is the one place in which code is generated as text for Python.
+Code is generated as text for Python here, and for the tapes of the MLX backend, and nowhere else.
 """
 
 from __future__ import annotations
