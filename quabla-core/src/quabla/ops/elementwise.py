@@ -459,9 +459,9 @@ where_op: Op = define(
 def where(condition: Any, x: Any, y: Any) -> Any:
     """`x` where `condition` holds and `y` elsewhere, elementwise with broadcasting.
 
-    What is left out has no part in a derivative, whatever its own slope is: infinities and NaN of elementwise functions,
-    sums over axes, reshapes, stacks and checkpoints before it stay out of a gradient. Behind products of matrices,
-    slices and positions they do not; replace the operand there too, as in where(c, f(where(c, x, 1.0)), 0.0).
+    What is left out has no part in a derivative, whatever its own slope is: infinities and NaN of elementwise
+    functions, sums over axes, reshapes, stacks and checkpoints before it stay out of a gradient. Behind products of
+    matrices, slices and positions they do not; replace the operand there too, as in where(c, f(where(c, x, 1.0)), 0.0).
 
     Args:
         condition: bool array or Python bool.

@@ -200,8 +200,8 @@ def divided(total: Any, count: float) -> Any:
 def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The largest element of `x`, or the largest along some axes; NaN where any of them is NaN.
 
-    Elements that tie for the largest share the derivative evenly; beside a NaN it is NaN for all of them. Arguments and
-    errors as for `sum`.
+    Elements that tie for the largest share the derivative evenly; beside a NaN it is NaN for all of them. Arguments
+    and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
@@ -218,8 +218,8 @@ def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
 def min(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The smallest element of `x`, or the smallest along some axes; NaN where any of them is NaN.
 
-    Elements that tie for the smallest share the derivative evenly; beside a NaN it is NaN for all of them. Arguments and
-    errors as for `sum`.
+    Elements that tie for the smallest share the derivative evenly; beside a NaN it is NaN for all of them. Arguments
+    and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
