@@ -98,6 +98,11 @@ def _of_three(x: Any, y: Any) -> Any:
     return x, y
 
 
+def _separate(m: Any, x: Any) -> Any:
+    """A matrix whose eigenvalues differ, whatever `x` is."""
+    return 0.2 * m.tanh(x) + m.diag(m.cumsum(1.0 + 0.0 * x[0], axis=0))
+
+
 def _several(m: Any, x: Any) -> Any:
     """A scan whose carry is a tree and whose results are one, too."""
     start = {"a": x[0] * 0.5, "b": (x[-1],)}
@@ -200,6 +205,8 @@ UNARY: dict[str, Op] = {
     "det": lambda m, x: m.tanh(m.linalg.det(m.where_eye(0.5 * m.tanh(x)))),
     "slogdet": lambda m, x: m.linalg.slogdet(m.where_eye(0.3 * m.tanh(x)))[1],
     "trace": lambda m, x: m.trace(x),
+    "eigenvalues": lambda m, x: 0.3 * m.linalg.eigvalsh(_separate(m, x)),
+    "eigenvectors": lambda m, x: m.linalg.eigh(_separate(m, x))[1] ** 2,
     # regions
     "loop": lambda m, x: m.fori_loop(0, 3, lambda i, c: m.sin(c) + 0.1 * c * (i + 1.0) + 0.2 * x, x),
     "loop_from": lambda m, x: m.fori_loop(2, 5, lambda i, c: m.tanh(c * i) + x[-1], x),
