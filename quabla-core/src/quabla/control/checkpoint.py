@@ -174,5 +174,8 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
 
     checkpointed.__name__ = f"checkpoint({name_of(fun)})"
     checkpointed.__doc__ = fun.__doc__
+    # Under the name by which pickle finds it, if it is a decorator.
+    checkpointed.__module__ = getattr(fun, "__module__", checkpointed.__module__)
+    checkpointed.__qualname__ = getattr(fun, "__qualname__", checkpointed.__name__)
     checkpointed.__wrapped__ = fun  # type: ignore[attr-defined]
     return checkpointed
