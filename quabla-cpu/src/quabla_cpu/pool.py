@@ -29,8 +29,8 @@ from quabla_cpu.text import Builder, Value
 __all__ = ["PARALLEL", "address", "ensure", "resize"]
 
 # `PARALLEL` is `void (ptr function, ptr context, i64 count)`, its function `void (ptr context, i64 index, i64 slot)`.
-# Slots number the threads that take part, from 0 and below `count`: two calls of the function that run at the same time have
-# different ones.
+# Slots number the threads that take part, from 0 and below `count`: two calls of the function that run at the same time
+# have different ones.
 
 _RECORD = "quabla_pool"
 # Word numbers. `_NEXT` holds the number of the job in its upper half and what is left to do in its lower. A thread
