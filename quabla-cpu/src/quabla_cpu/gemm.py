@@ -369,9 +369,9 @@ class _Tiles:
         with b.loop(first_column, text.constant("i64", width)) as i:
             to = _advance(b, self.element, out, i, self.v.out)
             source = b.gep(self.element, space, i)
-            with b.loop(first_row, text.constant("i64", len(rows))) as j:
-                at = _advance(b, self.element, to, j, self.r.out)
-                x = load(b, self.d, _advance(b, self.element, source, j, width))
+            with b.loop(first_row, text.constant("i64", len(rows))) as row:
+                at = _advance(b, self.element, to, row, self.r.out)
+                x = load(b, self.d, _advance(b, self.element, source, row, width))
                 store(b, self.d, b.fadd(load(b, self.d, at), x) if self.more else x, at)
 
     def _sums(

@@ -118,17 +118,17 @@ def take(step: Kernel | Product, rows: Rows, count: int, parts: dict[Buffer, Buf
             ]
         )
         return Kernel(domain, body)
-    lists: dict[str, tuple[Axis, ...]] = {}
-    for name in _PRODUCT_AXES:
-        axes = getattr(step, name)
-        if name == rows.of:
-            axes = tuple(
-                [x._replace(extent=count * rows.per) if a == rows.axis else x for a, x in enumerate(axes)]
-            )
-        lists[name] = axes
-    if rows.of == "k":
-        return replace(step, **lists, out=parts[step.out], more=True)
-    return replace(step, **lists)
+
+    def shorter(name: str) -> tuple[Axis, ...]:
+        axes: tuple[Axis, ...] = getattr(step, name)
+        if name != rows.of:
+            return axes
+        return tuple(
+            [x._replace(extent=count * rows.per) if a == rows.axis else x for a, x in enumerate(axes)]
+        )
+
+    some = replace(step, batch=shorter("batch"), m=shorter("m"), n=shorter("n"), k=shorter("k"))
+    return replace(some, out=parts[step.out], more=True) if rows.of == "k" else some
 
 
 def points(step: Kernel | Product) -> int:
