@@ -191,3 +191,5 @@ def wheels(session: nox.Session) -> None:
         session.run(python, "-c", "import quabla as qb; print(qb.devices())", external=True)
         for example in examples:
             session.run(python, example, external=True, env={"MPLBACKEND": "Agg"})
+        # The template is not Python, so nothing else notices where a wheel lacks it.
+        session.run(python, "-m", "quabla", "new-backend", "sand", external=True)

@@ -186,3 +186,10 @@ def test_the_order_of_keys_is_no_structure_and_explain_tells_of_it() -> None:
     assert "traced for 2 of" in text and "the keys of a dict came in another order" in text
     compiled = qb.jit(lambda d: d).lower(one).compile()
     assert tuple(compiled(two)) == ("a", "b")  # compiled for one order
+
+
+def test_a_function_that_goes_over_a_dict_sees_the_order_of_each_call() -> None:
+    values = {"a": A(2.0), "b": A(3.0), "c": A(5.0)}
+    for f in (qb.jit(lambda d: list(d.values())), qb.jit(lambda d: list(d.values()), device="reference")):
+        for order in (*ORDERS, *ORDERS):
+            assert [x.item() for x in f({k: values[k] for k in order})] == [values[k].item() for k in order]

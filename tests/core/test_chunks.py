@@ -80,6 +80,35 @@ def test_vmap_in_chunks_has_the_same_bits(name: str, chunk: int) -> None:
     same(qb.vmap(f, chunk_size=chunk), qb.vmap(f), x, to_the_bit=to_the_bit)
 
 
+WITHOUT_PRODUCTS: dict[str, Any] = {
+    "pointwise": lambda x: qb.exp(qb.sin(x)) * x**1.7,
+    "sums": lambda x: qb.sum(qb.sin(x)) + qb.mean(x * x) + qb.var(x),
+    "extremes": lambda x: qb.max(x) - qb.min(qb.abs(x)),
+    "norm": lambda x: qb.norm(x),
+    "softmax": lambda x: qb.softmax(x) * qb.logsumexp(x),
+    "cumsum": lambda x: qb.cumsum(x) + qb.cumprod(x / 2.0),
+    "sort": lambda x: qb.sort(x)[::-1],
+    "outer": lambda x: qb.outer(x, x),
+    "own system": lambda x: qb.solve(qb.outer(x, x) + 5.0 * qb.eye(21, dtype=x.dtype), x),
+    "cholesky": lambda x: qb.cholesky(qb.outer(x, x) + 5.0 * qb.eye(21, dtype=x.dtype)),
+    "eigenvalues": lambda x: qb.linalg.eigvalsh(qb.outer(x, qb.sin(x))),
+    "gradient": qb.grad(lambda x: qb.sum(qb.softmax(x) * qb.cumsum(x)) + qb.norm(x)),
+    "loop": lambda x: qb.fori_loop(0, 3, lambda i, c: qb.tanh(c) + qb.sum(x), x),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", WITHOUT_PRODUCTS)
+def test_without_products_every_chunk_has_the_same_bits(name: str, dtype: str, device: str) -> None:
+    x = A(rng().uniform(0.2, 1.5, size=(13, 21))).astype(dtype)
+    f = WITHOUT_PRODUCTS[name]
+    whole = qb.jit(qb.vmap(f), device=device)(x).numpy()
+    for chunk in (1, 2, 5, 8, 12, 13, 20):
+        part = qb.jit(qb.vmap(f, chunk_size=chunk), device=device)(x).numpy()
+        np.testing.assert_array_equal(part, whole, err_msg=f"{chunk}")
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 5, 10])
 def test_axes_unmapped_arguments_and_keywords(chunk: int) -> None:
     x, w, s = A(rng().normal(size=(4, SIZE))), A(rng().normal(size=(4,))), A(rng().normal(size=(SIZE,)))

@@ -113,6 +113,20 @@ def test_it_passes_its_own_linter(name: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not have("mypy"), reason="needs mypy")
+def test_its_types_are_right(tmp_path: Path) -> None:
+    target = write("sand", tmp_path)
+    core = str(TEMPLATE.parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--explicit-package-bases", "--follow-imports=silent",
+         "--config-file=", "src/sand_quabla"],
+        cwd=target, capture_output=True, text=True, check=False,
+        env={**os.environ, "MYPYPATH": os.pathsep.join([core, str(target / "src")])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(not have("nox"), reason="needs nox")
 def test_its_ci_has_a_job_for_each_session(tmp_path: Path) -> None:
     target = write("sand", tmp_path)

@@ -30,6 +30,22 @@ class Holder:
     def slope(x):
         return f(x)
 
+@qb.custom_jvp
+def own_rule(x):
+    return x * x
+
+own_rule.defjvp(lambda primals, tangents: (own_rule(primals[0]), tangents[0] * 7.0))
+
+@qb.custom_vjp
+def own_pullback(x):
+    return x * x
+
+own_pullback.defvjp(lambda x: (x * x, x), lambda kept, ct: (ct * 5.0,))
+
+@qb.checkpoint
+def kept(x):
+    return qb.sin(x)
+
 transformed = {
     "jit": qb.jit(f, max_traces=3),
     "grad": qb.grad(f),
@@ -68,8 +84,10 @@ def test_transformed_functions_of_a_module_are_pickled(module: Any) -> None:
 
 
 def test_a_decorated_function_is_pickled_by_its_name(module: Any) -> None:
-    for g in (module.named, module.Holder.slope):
+    for g in (module.named, module.Holder.slope, module.own_rule, module.own_pullback, module.kept):
         assert pickle.loads(pickle.dumps(g)) is g
+    slopes = [qb.jit(qb.grad(g)) for g in (module.own_rule, module.own_pullback)]
+    assert [g(2.0).item() for g in pickle.loads(pickle.dumps(slopes))] == [7.0, 5.0]
 
 
 def test_another_process_gets_the_function(

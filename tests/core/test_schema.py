@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
 from quabla.dtypes import float64
 from quabla.ir.op import OPS
-from quabla.shapes import aval_of
+from quabla.shapes import MOST_ELEMENTS, aval_of
 from quabla.transforms.programs import Program
 
 A = qb.array
@@ -450,3 +451,39 @@ def test_a_mutated_document_is_refused_or_a_program_that_runs(name: str, tmp_pat
         for device in ("reference", "cpu"):
             program.compile(device)(arrays)
     assert refusals > 5
+
+
+HUGE = [MOST_ELEMENTS + 1, 2**57, 2**59, 2**60 - 1, 2**61, 2**63, 10**30]
+
+
+@pytest.mark.parametrize("extent", HUGE)
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: qb.sort(qb.broadcast_to(x, (7,)))[0],
+        lambda x: qb.cumsum(qb.broadcast_to(x, (7,)))[0],
+        lambda x: qb.sum(qb.matmul(qb.broadcast_to(x, (7, 2)), qb.ones((2, 7)))),
+        lambda x: qb.fori_loop(
+            0, 2, lambda i, c: qb.sin(c) + qb.broadcast_to(x, (7,)), qb.broadcast_to(x, (7,))
+        )[0],
+    ],
+)
+def test_arrays_that_no_memory_holds_are_refused_when_a_file_is_read(
+    fun: Any, extent: int, tmp_path: Path
+) -> None:
+    """Not when it is compiled or run: where the bytes of several of them add up, they would leave 64 bits."""
+    at = tmp_path / "p.qbp"
+    qb.jit(fun).lower(qb.ShapeDtype(())).save(at)
+    with zipfile.ZipFile(at) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    document = re.sub(rb"\b7\b", str(extent).encode(), parts["program.json"])
+    assert document != parts["program.json"]
+    with zipfile.ZipFile(at, "w") as archive:
+        archive.writestr("program.json", document)
+        archive.writestr("constants.bin", parts["constants.bin"])
+    with pytest.raises(qb.FileFormatError, match=r"larger than any memory|is no type"):
+        qb.load_program(at)
+    with pytest.raises(qb.ShapeError, match="no memory can hold"):
+        qb.zeros(extent)
+    with pytest.raises(qb.ShapeError, match="no memory can hold"):
+        qb.broadcast_to(qb.ones(1), (extent,))

@@ -269,6 +269,7 @@ def test_a_child_forked_after_loading_runs_and_loads(folder):
 # ---- between processes
 
 PROGRAMS = """
+import hashlib
 import sys
 import numpy as np
 import quabla as qb
@@ -284,18 +285,20 @@ programs = {
     "loop": (qb.grad(lambda v: qb.sum(qb.fori_loop(0, 9, lambda i, c: c + 0.1 * qb.cos(c), v))), v),
     "solve": (lambda x: qb.linalg.solve(x + 9.0 * qb.eye(40), v), x),
     "sort": (qb.sort, v),
+    "threads": (lambda x: qb.tanh(x) * qb.exp(-x * x), qb.array(rng.standard_normal(200_000))),
     "single": (lambda v: qb.exp(v.astype(qb.float32)), v),
 }
 for name, (f, argument) in programs.items():
     result = qb.jit(f)(argument)
     for leaf in result if isinstance(result, tuple) else (result,):
-        print(name, leaf.numpy().tobytes().hex())
+        print(name, hashlib.sha256(leaf.numpy().tobytes()).hexdigest())
 opt = qb.optim.Adam(0.05)
 trainer = qb.optim.Trainer(lambda w, v: qb.mean((qb.sin(w * v) - v) ** 2), qb.array(0.5), opt, v)
 for _ in range(3):
     trainer.step()
 print("trainer", trainer.params.numpy().tobytes().hex())
 print("cpu" in qb.devices(), file=sys.stderr)
+assert "quabla_cpu.pool" in sys.modules, "no program was large enough for threads"
 print("llvmlite" in sys.modules, file=sys.stderr)
 """
 

@@ -46,7 +46,7 @@ NEVER_TAKEN = {
 
 @pytest.mark.parametrize("name", NEVER_TAKEN)
 def test_an_op_without_a_rule_is_refused_before_anything_runs(name: str, without_sin: None) -> None:
-    with pytest.raises(UnsupportedOperationError, match="sin: device 'mlx' has no rule") as refused:
+    with pytest.raises(UnsupportedOperationError, match="sin: device 'mlx' has no code") as refused:
         qb.jit(NEVER_TAKEN[name], device="mlx").lower(qb.ShapeDtype((2,), qb.float64))
     assert refused.value.op == "sin" and refused.value.device == "mlx"
 
@@ -251,3 +251,12 @@ def test_errors_of_mlx_are_blamed_on_the_plugin(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(RULES, "tan", lambda node, target: Call(broken))
     with pytest.raises(BackendError, match=r"the plugin 'mlx' of quabla-mlx .* no such kernel"):
         qb.jit(lambda x: qb.tan(x), device="mlx")(qb.ones(2))
+
+
+def test_an_op_without_a_rule_is_expressed_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quabla_mlx.rules import RULES
+
+    monkeypatch.delitem(RULES, "softplus")
+    x = np.array([-3.0, 0.5, 2.0])
+    f = qb.jit(lambda v: qb.cond(v[1] > 0.0, qb.softplus, lambda v: v, v), device="mlx")
+    np.testing.assert_allclose(f(qb.array(x)).numpy(), np.logaddexp(x, 0.0), rtol=1e-15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -71,7 +72,21 @@ class Folder:
                 self.start([a.strip('"') for a in arguments], step.output)
 
     def install(self) -> None:
-        """What an editable installation leaves, without an installer: the source on the path, and the metadata."""
+        """What an editable installation leaves: the metadata, and the source on the path before what is copied."""
+        if all(importlib.util.find_spec(name) for name in ("pip", "hatchling")):
+            options = [
+                "--quiet",
+                "--no-index",
+                "--no-deps",
+                "--no-build-isolation",
+                "--disable-pip-version-check",
+            ]
+            self.start(["-m", "pip", "install", *options, "--target", str(self.site), "."], None)
+        else:
+            self.install_by_hand()
+
+    def install_by_hand(self) -> None:
+        """The same metadata without an installer."""
         project = tomllib.loads((self.path / "pyproject.toml").read_text("utf-8"))["project"]
         info = self.site / f"abacus_quabla-{project['version']}.dist-info"
         info.mkdir()
@@ -85,7 +100,7 @@ class Folder:
         (info / "entry_points.txt").write_text("\n".join(lines), "utf-8")
 
     def start(self, arguments: list[str], output: str | None) -> None:
-        path = [str(self.site), str(self.path / "src"), *(p for p in sys.path if p)]
+        path = [str(self.path / "src"), str(self.site), *(p for p in sys.path if p)]
         done = subprocess.run(
             [sys.executable, *arguments],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},

@@ -121,6 +121,21 @@ def test_ours_go_by_path_and_in_one_call() -> None:
     assert not any(item.startswith("quabla") for item in arguments)
 
 
+def test_a_backend_without_wheels_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tried: list[list[str]] = []
+    fine = subprocess.CompletedProcess([], 0, b"")
+    monkeypatch.setattr(script, "installer", lambda environment: ["install"])
+    monkeypatch.setattr(script.subprocess, "run", lambda *args, **kwargs: fine)
+    monkeypatch.setattr(script, "works", lambda command: tried.append([str(c) for c in command]))
+    script.install(tmp_path, ROOT, "pinn")
+    assert tried == []
+    script.install(tmp_path, ROOT, "tests")
+    assert [command[-1] for command in tried] == [str(ROOT / name) for name in script.OPTIONAL]
+    assert "quabla-mlx has no wheels for this machine" in capsys.readouterr().err
+
+
 def test_help_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main(["--help"]) == 0
     assert script.main([]) == 2

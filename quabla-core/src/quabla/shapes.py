@@ -24,7 +24,8 @@ __all__ = [
 
 Shape = tuple[int, ...]
 
-MOST_ELEMENTS = sys.maxsize // 8  # of 8 bytes each: more have no addresses
+# Of 8 bytes each: what a process can address, and few enough that the sizes of many arrays add up to 64 bits.
+MOST_ELEMENTS = min(2**47, sys.maxsize) // 8
 
 
 class ShapeDtype:

@@ -7,7 +7,6 @@ What is not known here raises `UnsupportedError`, and LLVM's own linker does the
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from quabla_cpu.image import UnsupportedError
@@ -48,8 +47,7 @@ class Relocation(NamedTuple):
     addend: int
 
 
-@dataclass
-class Section:
+class Section(NamedTuple):
     """A section that is loaded into memory; `content` is zeros where the file holds none."""
 
     content: bytes
@@ -68,8 +66,7 @@ class Symbol(NamedTuple):
     external: bool  # whether other files see it
 
 
-@dataclass
-class ObjectFile:
+class ObjectFile(NamedTuple):
     """The loaded sections of an object file, by index in the file, and its symbols."""
 
     sections: dict[int, Section]

@@ -31,6 +31,7 @@ __all__ = [
     "function_attributes",
     "host",
     "identity",
+    "joined",
     "link",
     "load",
     "no_fork",
@@ -185,7 +186,7 @@ def remember(code: bytes, symbol: str) -> None:
     """
     engine = _get_engine()
     try:
-        image = _join([code], [symbol])
+        image = joined([code], [symbol])
     except UnsupportedError:
         return  # later processes will need LLVM to link
     machine.remember(machine.Machine(engine.host, engine.identity, image))
@@ -352,12 +353,18 @@ def link(
     """
     outside = imports or {}
     try:
-        return load(_join(objects, exports), outside, keep)
+        return load(joined(objects, exports), outside, keep)
     except UnsupportedError:
         return _link(objects, exports, outside, keep)
 
 
-def _join(objects: Sequence[bytes], exports: Sequence[str]) -> Image:
+def joined(objects: Sequence[bytes], exports: Sequence[str]) -> Image:
+    """Link object code without putting it into memory.
+
+    Raises:
+        UnsupportedError: the code is of a kind that only LLVM links.
+        ValueError: a symbol is defined twice, or an export not at all.
+    """
     with no_fork():
         from .joining import Piece, join  # which a process that only loads does without
 

@@ -21,15 +21,15 @@ import numpy as np
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.errors import ShapeError
 from quabla.shapes import ShapeDtype
-from quabla_cpu import engine, text
+from quabla_cpu import engine
 from quabla_cpu.executable import CpuExecutable, check_inputs
-from quabla_cpu.text import Builder, Value
+from quabla_cpu.parts import part
 
 __all__ = ["CpuTrainingPlan"]
 
-# The record that the native code works on: 64-bit words.
-_BUSY, _PARITY, _ENTRY, _TABLES, _BLOCKS, _WORDS = 0, 1, 2, 3, 5, 7
-_RECORD = "quabla_plan"
+# The record that the native code (`stepping.py`) works on: 64-bit words.
+BUSY, PARITY, ENTRY, TABLES, BLOCKS, WORDS = 0, 1, 2, 3, 5, 7
+RECORD = "quabla_plan"
 _EXPORTS = ("step", "run", "read", "write", "exchange", "hold", "free")
 
 
@@ -86,13 +86,11 @@ class CpuTrainingPlan:
             table[:count] = [blocks[i] + offset for offset in entry.out_offsets[:-1]]
             table[count:-2] = [x.address for x in data]
             table[-2:] = blocks[1 - i], workspace
-        self._record = np.zeros(_WORDS, np.uintp)
-        self._record[_ENTRY] = executable.address
-        self._record[_TABLES:_BLOCKS] = [table.ctypes.data for table in self._tables]
-        self._record[_BLOCKS:] = blocks
-        self._library = engine.link(
-            [engine.compile(_stepper())], _EXPORTS, {_RECORD: self._record.ctypes.data}
-        )
+        self._record = np.zeros(WORDS, np.uintp)
+        self._record[ENTRY] = executable.address
+        self._record[TABLES:BLOCKS] = [table.ctypes.data for table in self._tables]
+        self._record[BLOCKS:] = blocks
+        self._library = part("step", _stepper, _EXPORTS, {RECORD: self._record.ctypes.data})
         address = self._library.address
         self.step = ctypes.CFUNCTYPE(None)(address("step"))
         self.step.owner = self  # type: ignore[attr-defined] # whoever has the function has the plan
@@ -173,63 +171,10 @@ def _part(block: np.ndarray, aval: ShapeDtype, offset: int) -> np.ndarray:
 
 
 def _stepper() -> str:
-    """The code around a step. It is the same for all plans: where the record is, is decided when it is linked."""
-    module = text.Module(engine.function_attributes())
-    record = module.raw_global(_RECORD, "external global i8")
+    with engine.no_fork():
+        from quabla_cpu import stepping
 
-    def word(b: Builder, index: int | Value) -> Value:
-        return b.gep("i64", record, index)
-
-    def hold(b: Builder) -> None:
-        # A spin lock: steps are short, and the interpreter's lock is not held here.
-        with b.while_([]) as loop:
-            taken = b._emit("i64", f"atomicrmw xchg ptr {word(b, _BUSY).name}, i64 1 acquire")
-            loop.proceed(b.icmp("ne", taken, text.constant("i64", 0)))
-
-    def free(b: Builder) -> None:
-        b._lines.append(f"store atomic i64 0, ptr {word(b, _BUSY).name} release, align 8")
-
-    def advance(b: Builder) -> None:
-        parity = b.load("i64", word(b, _PARITY))
-        table = b.load("ptr", word(b, b.add(parity, text.constant("i64", _TABLES))))
-        b.call_pointer(b.load("ptr", word(b, _ENTRY)), "void", table)
-        b.store(b.xor(parity, text.constant("i64", 1)), word(b, _PARITY))
-
-    def block(b: Builder) -> Value:
-        parity = b.load("i64", word(b, _PARITY))
-        return b.load("ptr", word(b, b.add(parity, text.constant("i64", _BLOCKS))))
-
-    b = module.function("step", "void", [])
-    hold(b)
-    advance(b)
-    free(b)
-    b.ret()
-    b = module.function("run", "void", ["i64"])
-    hold(b)
-    with b.loop(0, b.arguments[0]):
-        advance(b)
-    free(b)
-    b.ret()
-    for name in ("read", "write"):
-        b = module.function(name, "void", ["ptr", "i64"])
-        there, size = b.arguments
-        hold(b)
-        to, source = (there, block(b)) if name == "read" else (block(b), there)
-        b.memcpy(to, source, size)
-        free(b)
-        b.ret()
-    b = module.function("exchange", "void", ["i64", "i64"])
-    index, address = b.arguments
-    hold(b)
-    for table in (_TABLES, _TABLES + 1):
-        b.store(address, b.gep("i64", b.load("ptr", word(b, table)), index))
-    free(b)
-    b.ret()
-    for name, write in (("hold", hold), ("free", free)):
-        b = module.function(name, "void", [])
-        write(b)
-        b.ret()
-    return module.text()
+    return stepping.write()
 
 
 # A child process finds the plans as they were when it began: none of them may be within a step of another thread.

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quabla.arrays.tensor import Tensor
-from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla_mlx import elementwise, linalg, positions, products, reduce, regions, shape, spectral
 from quabla_mlx.executable import MlxExecutable, session
-from quabla_mlx.lower import decomposable, simple
+from quabla_mlx.lower import had, simple
 from quabla_mlx.tape import tape_of
 from quabla_mlx.target import Target
 
@@ -57,10 +56,11 @@ class MlxBackend:
     def capabilities(self) -> BackendCapabilities:
         """All dtypes and all ops. On a CPU float64 is float64, and results are the same bits on every run."""
         from quabla.backends.capabilities import BackendCapabilities
+        from quabla.decompose import reachable
 
         return BackendCapabilities(
             dtypes=("float64", "float32", "bool", "int64"),
-            ops=tuple(sorted([name for name in OPS if decomposable(name)])),
+            ops=reachable(had()),
             determinism="none" if self.target.gpu else "bitwise",
             native_float64=self.target.double,
         )
@@ -70,10 +70,10 @@ class MlxBackend:
         return (self.platform,)
 
     def lower(self, program: Program, device: str) -> MlxLowered:
-        """Simplify a program and check every op.
+        """Simplify a program, and see that there is a rule for every op.
 
         Raises:
-            UnsupportedOperationError: for an op without a rule, naming op, operand types and device.
+            UnsupportedOperationError: where there is none, naming op, operands and device.
         """
         simple(program, device)
         return MlxLowered(program, device, self.target)

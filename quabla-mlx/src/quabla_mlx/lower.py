@@ -1,51 +1,42 @@
-"""From a program to one of ops that MLX has: rewrite, and check every node, those of regions included."""
+"""From a program to one of ops that MLX has: express the others by them, simplify, region by region."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from quabla.errors import UnsupportedOperationError
-from quabla.ir.op import OPS
+from quabla.backends.support import ops_in
+from quabla.decompose import lowered_to
 from quabla.ir.program import Node, Program
 from quabla.lowering.passes import simplify
 from quabla_mlx.rules import RULES
 
-__all__ = ["knows", "regions_of", "simple"]
+__all__ = ["had", "regions_of", "simple"]
 
 _SOURCES = ("full", "constant")  # resident arrays, and no calls
 
 
-def knows(name: str) -> bool:
-    """Whether there is a rule for the op of this name."""
-    return name in RULES or name in _SOURCES
-
-
-def decomposable(name: str) -> bool:
-    """Whether there is a rule for the op, or it can be taken apart."""
-    return knows(name) or OPS[name].decompose is not None
+def had() -> frozenset[str]:
+    """The names of the ops that there are rules for."""
+    return frozenset((*RULES, *_SOURCES))
 
 
 def simple(program: Program, device: str) -> Program:
-    """The program as it will run, remembered with it; its regions have been checked, whether or not they will run.
+    """The program as it will run, remembered with it.
+
+    All of it has been looked at, branches that may never be taken and the bodies of loops included.
 
     Raises:
-        UnsupportedOperationError: for an op without a rule, naming op, operand types and device.
+        UnsupportedOperationError: for an op that has no rule and cannot be expressed by those that have one, naming it,
+            its operands and the device.
     """
     found = program.memo.get(simple)
     if found is None:
-        found = simplify(program, knows)
+        ops = had()
+        whole = program if ops_in(program) <= ops else lowered_to(program, ops, device)
+        found = program.memo[simple] = simplify(whole, ops.__contains__)
         for node in found.nodes:
-            if not knows(node.op.name):
-                operands = " and ".join([repr(v.aval) for v in node.inputs]) or "no operands"
-                raise UnsupportedOperationError(
-                    f"{node.op.name}: device {device!r} has no rule for this operation on {operands}; "
-                    "run it on another device (quabla.devices() lists them)",
-                    op=node.op.name,
-                    device=device,
-                )
             for region in regions_of(node):
                 simple(region, device)
-        program.memo[simple] = found
     return found
 
 

@@ -1,4 +1,10 @@
-"""`checkpoint`: compute again in the backward pass instead of keeping intermediate values."""
+"""`checkpoint`: compute again in the backward pass instead of keeping intermediate values.
+
+A region of its own, in which nothing is shared with the forward pass, is the backward pass. Where it comes from a root
+or an absolute value, a second derivative has to see the way from there to the cotangent (`ops/limits.py`): the forward
+pass is no region then, and differentiating the backward pass records it without one. That second derivative keeps what
+the first computed again.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +20,12 @@ from quabla.dtypes import float32, float64
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.elementwise import exp, mul, sin
-from quabla.ops.limits import conceal
+from quabla.ops.limits import conceal, has_root, looks_around
 from quabla.ops.masks import with_masks
 from quabla.ops.structure import lead, zeros_like
 from quabla.shapes import aval_of
 from quabla.transforms.batch import batch_values
-from quabla.transforms.forward import jvp_values
+from quabla.transforms.forward import jvp_values, replay
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import name_of, stage, take_apart
 
@@ -27,6 +33,9 @@ __all__ = ["checkpoint", "checkpoint_op"]
 
 
 def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, fun: Program) -> tuple[Any, Any]:
+    if looks_around(fun):
+        outs, t_outs = jvp_values(primals[0].frame, fun, primals, tangents)
+        return tuple(outs), tuple(t_outs)
     moving = [t is not None for t in tangents]
     moves = moved(fun, moving)
     given = [t for t in tangents if t is not None]
@@ -48,8 +57,22 @@ def _forward(primals: Sequence[Any], tangents: Sequence[Any], *, fun: Program) -
     return tuple(outs[: len(moves)]), tuple(next(rest) if m else None for m in moves)
 
 
+def _opened(frame: Any, program: Program, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Record a program in `frame`, those of the checkpoints in it, too."""
+    value: dict[Any, Any] = dict(zip(program.inputs, operands, strict=True))
+    for node in program.nodes:
+        xs = tuple([value[v] for v in node.inputs])
+        inner = node.params["fun"] if node.op is checkpoint_op else None
+        out = replay(frame, node, xs) if inner is None else _opened(frame, inner, xs)
+        value.update(zip(node.outputs, out if node.op.multiple else (out,), strict=True))
+    return tuple([value[v] for v in program.outputs])
+
+
 def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun: Program) -> Any:
-    outs = bind(checkpoint_op, operands, {"fun": committed(fun)})
+    if looks_around(fun):
+        return vjp_values(frame, fun, operands, wanted)
+    again = committed(fun)
+    outs = _opened(frame, again, operands) if has_root(fun) else bind(checkpoint_op, operands, {"fun": again})
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
         live = [ct is not None for ct in cts]
@@ -66,8 +89,8 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun
             rest = iter(masked(args[n:]))
             back = backward([next(rest) if x else None for x in live])
             found.extend(ct is not None and w for ct, w in zip(back, wanted, strict=True))
-            results, again = with_masks([ct for ct, f in zip(back, found, strict=True) if f])
-            leaving.append(again)
+            results, unmask = with_masks([ct for ct, f in zip(back, found, strict=True) if f])
+            leaving.append(unmask)
             return results
 
         program, _ = trace(run, [x.aval for x in (*operands, *given)])
@@ -118,7 +141,8 @@ checkpoint_op = define(
 def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int] = ()) -> Callable[..., Any]:
     """`fun`, whose intermediate values reverse mode does not keep: the backward pass computes them again.
 
-    Values and derivatives of every order are those of `fun`. `remat` is another name for it.
+    Values and derivatives of every order are those of `fun`. Where `fun` takes a root or an absolute value, a second
+    derivative keeps what the first computed again. `remat` is another name for it.
 
     Args:
         fun: a function of arrays and pytrees of arrays; it may close over traced values.
@@ -150,5 +174,8 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
 
     checkpointed.__name__ = f"checkpoint({name_of(fun)})"
     checkpointed.__doc__ = fun.__doc__
+    # Under the name by which pickle finds it, if it is a decorator.
+    checkpointed.__module__ = getattr(fun, "__module__", checkpointed.__module__)
+    checkpointed.__qualname__ = getattr(fun, "__qualname__", checkpointed.__name__)
     checkpointed.__wrapped__ = fun  # type: ignore[attr-defined]
     return checkpointed

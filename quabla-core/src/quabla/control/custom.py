@@ -21,7 +21,17 @@ from quabla.ops.elementwise import add, cos, exp, mul, sin
 from quabla.ops.structure import broadcast, cast, lead, sum_over, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
-from quabla.transforms.staging import Call, Staged, a_kind, as_outputs, inline, name_of, stage, take_apart
+from quabla.transforms.staging import (
+    Call,
+    Staged,
+    a_kind,
+    as_outputs,
+    by_name,
+    inline,
+    name_of,
+    stage,
+    take_apart,
+)
 
 __all__ = ["custom_jvp", "custom_jvp_op", "custom_vjp", "custom_vjp_op"]
 
@@ -165,6 +175,12 @@ def _positions(where: str, nondiff_argnums: Any) -> tuple[int, ...]:
     return given
 
 
+def _restored(kind: type, state: dict[str, Any]) -> Any:
+    made: Any = object.__new__(kind)
+    vars(made).update(state)
+    return made
+
+
 class _Custom:
     """A function and the positions of the arguments that its rule does not differentiate."""
 
@@ -178,6 +194,9 @@ class _Custom:
         self.__name__ = name_of(fun)
         self.__doc__ = fun.__doc__
         self.__wrapped__ = fun
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name(self.fun, self) or (_restored, (type(self), vars(self)))
 
     def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position, which is how rules see them; with the defaults that are arrays or numbers."""

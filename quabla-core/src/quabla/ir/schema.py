@@ -31,7 +31,7 @@ from quabla.errors import FileFormatError, QuablaError, UnsupportedOperationErro
 from quabla.ir.checks import complaint
 from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program, Value
-from quabla.shapes import ShapeDtype, aval_of
+from quabla.shapes import MOST_ELEMENTS, ShapeDtype, aval_of
 
 __all__ = ["FORMAT", "VERSION", "ProgramFile", "decode", "encode", "parse"]
 
@@ -244,7 +244,7 @@ def type_of(text: str, where: str) -> ShapeDtype:
     if found is None:
         raise FileFormatError(f"{where}: {text!r} is no type")
     shape = tuple(int(n) for n in found[3].split(",")) if found[3] else ()
-    if math.prod(shape) >= 2**60:
+    if math.prod(shape) > MOST_ELEMENTS:
         raise FileFormatError(f"{where}: {text!r} is larger than any memory")
     return aval_of(shape, as_dtype(found[2]), bool(found[1]))
 

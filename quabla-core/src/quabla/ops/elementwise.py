@@ -255,6 +255,7 @@ def tanh(x: Any) -> Any:
 def sqrt(x: Any) -> Any:
     """The square root of `x`, elementwise; NaN below zero. Its derivative at 0 is 0, a subgradient of convenience.
 
+    Its square has the derivatives of `x`, and of smooth functions of a root of squares holds what `norm` says.
     Shapes, dtypes and errors as for `exp`.
 
     Example:
@@ -342,7 +343,7 @@ minimum_op = elementwise(
 
 
 def abs(x: Any) -> Any:
-    """The absolute value of `x`, elementwise. Its derivative at 0 is 0.
+    """The absolute value of `x`, elementwise. Its derivative at 0 is 0; for smooth functions of it see `norm`.
 
     Shapes, dtypes and errors as for `exp`.
 
@@ -368,7 +369,7 @@ def sign(x: Any) -> Any:
 
 
 def relu(x: Any) -> Any:
-    """max(x, 0), elementwise. Its derivative at 0 is 0.
+    """max(x, 0), elementwise. Its derivative at 0 is 0, and NaN for NaN.
 
     Shapes, dtypes and errors as for `exp`.
 
@@ -383,7 +384,8 @@ def relu(x: Any) -> Any:
 def maximum(x: Any, y: Any) -> Any:
     """The larger of `x` and `y`, elementwise with broadcasting; NaN where either is NaN.
 
-    Where they tie, each gets half of the derivative. Shapes, dtypes and errors as for `add`.
+    Where they tie, each gets half of the derivative; where either is NaN, so is the derivative. Shapes, dtypes and
+    errors as for `add`.
 
     Example:
         >>> import quabla as qb
@@ -396,7 +398,8 @@ def maximum(x: Any, y: Any) -> Any:
 def minimum(x: Any, y: Any) -> Any:
     """The smaller of `x` and `y`, elementwise with broadcasting; NaN where either is NaN.
 
-    Where they tie, each gets half of the derivative. Shapes, dtypes and errors as for `add`.
+    Where they tie, each gets half of the derivative; where either is NaN, so is the derivative. Shapes, dtypes and
+    errors as for `add`.
 
     Example:
         >>> import quabla as qb
@@ -455,6 +458,10 @@ where_op: Op = define(
 
 def where(condition: Any, x: Any, y: Any) -> Any:
     """`x` where `condition` holds and `y` elsewhere, elementwise with broadcasting.
+
+    What is left out has no part in a derivative, whatever its own slope is: infinities and NaN of elementwise
+    functions, sums over axes, reshapes, stacks and checkpoints before it stay out of a gradient. Behind products of
+    matrices, slices and positions they do not; replace the operand there too, as in where(c, f(where(c, x, 1.0)), 0.0).
 
     Args:
         condition: bool array or Python bool.

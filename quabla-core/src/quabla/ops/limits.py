@@ -43,7 +43,7 @@ from quabla.ops.compare import equal, logical_and, logical_or, not_equal
 from quabla.ops.structure import cast, zeros_like
 from quabla.shapes import ShapeDtype
 
-__all__ = ["Limit", "conceal", "has_root", "limit", "square_of_root"]
+__all__ = ["Limit", "conceal", "has_root", "limit", "looks_around", "square_of_root"]
 
 _FAR = 20
 _NEAR = 6
@@ -227,6 +227,18 @@ def has_root(program: Program) -> bool:
     if found is None:
         found = program.memo[has_root] = any(
             _is_root(v) or _has_root(node) for node in program.nodes for v in node.outputs
+        )
+    return bool(found)
+
+
+def looks_around(program: Program) -> bool:
+    """Whether a program holds the pullback of a root, whose derivative looks for more than its operands."""
+    found = program.memo.get(looks_around)
+    if found is None:
+        found = program.memo[looks_around] = any(
+            node.op.name in _SINGULAR
+            or any(looks_around(p) for p in node.params.values() if isinstance(p, Program))
+            for node in program.nodes
         )
     return bool(found)
 

@@ -200,7 +200,8 @@ def divided(total: Any, count: float) -> Any:
 def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The largest element of `x`, or the largest along some axes; NaN where any of them is NaN.
 
-    Elements that tie for the largest share the derivative evenly. Arguments and errors as for `sum`.
+    Elements that tie for the largest share the derivative evenly; beside a NaN it is NaN for all of them. Arguments
+    and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
@@ -217,7 +218,8 @@ def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
 def min(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The smallest element of `x`, or the smallest along some axes; NaN where any of them is NaN.
 
-    Elements that tie for the smallest share the derivative evenly. Arguments and errors as for `sum`.
+    Elements that tie for the smallest share the derivative evenly; beside a NaN it is NaN for all of them. Arguments
+    and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
@@ -300,7 +302,9 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
 
     Squares neither overflow nor underflow: very large and very small elements are scaled first. An infinity gives inf
     and NaN gives NaN, as in NumPy. The derivatives of the norm at 0 are 0, a subgradient; smooth functions of it, such
-    as its square, have their true first and second derivatives there. Arguments and errors as for `sum`.
+    as its square, have their true first and second derivatives there, or NaN where the second cannot be known: two
+    norms that vanish together, a square outside of the loop or branch that takes the norm. `jvp` of `jvp` says 0
+    for all but even powers. Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb

@@ -3,7 +3,9 @@
 A loop over chunks holds the memory of one chunk where a whole batch would hold that of all. What depends on no mapped
 input is computed once, before the loop. Where the chunks do not divide the lanes, the last chunk begins earlier and
 computes some lanes again, so that all chunks run the same code. Every lane computes what it would compute in the whole
-batch: by definition the same bits, though a device may add up in another order where shapes differ.
+batch, to the same bits, with two exceptions. A product of matrices adds up in an order that may depend on how many
+rows, columns and lanes there are, and a factor or the matrix of a system that all lanes share makes columns of them.
+And the gradient of an unmapped argument is a sum over lanes, which adds up chunk by chunk.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ two arrays and one result it reads
                 return r0
         return other(transform, args, kwargs)
 
+Where there is no native code to call with addresses, the guard calls the executable itself: `r0, = executable(a0, a1)`.
+
 Code is generated as text for Python here, and for the tapes of the MLX backend, and nowhere else.
 """
 
@@ -192,15 +194,18 @@ def _limit_message(transform: Transform, call: Call) -> str:
 def make_guard(compiled: Compiled, other: Callable[..., Any]) -> Callable[..., Any]:
     """A guard for the signature of `compiled`, or `other` where its structure has no short way."""
     entry = compiled.executable.entry
-    if entry is None:
-        return other
-    names: dict[str, Any] = {
-        "Tensor": Tensor, "new": object.__new__, "other": other, "call": entry.call, "pack": entry.pack
-    }  # fmt: skip
+    # With the name of this module a guard is no line of the user's, to whom warnings are addressed.
+    names: dict[str, Any] = {"__name__": __name__, "Tensor": Tensor, "new": object.__new__, "other": other}
     taking = _Taking(compiled.call, names)
     if not taking.possible:
         return other
-    body = [*_calling(entry, taking.leaves, names), *_wrapping(compiled, entry, names)]
+    if entry is None:
+        names["executable"] = compiled.executable
+        left = "".join(f"{name}, " for name in _outputs(compiled))
+        body = [f"{left or '_'} = executable({', '.join(taking.leaves)})", _returning(compiled, names)]
+    else:
+        names.update(call=entry.call, pack=entry.pack)
+        body = [*_calling(entry, taking.leaves, names), *_wrapping(compiled, entry, names)]
     lines = [
         "def guard(transform, args, kwargs):",
         f"    if len(args) == {len(taking.args)} and not kwargs:",
@@ -346,12 +351,22 @@ def _wrapping(compiled: Compiled, entry: NativeEntry, names: dict[str, Any]) -> 
             f"r{i} = new(Tensor); r{i}.address = base + {offset}; r{i}.aval = R{i}; "
             f"r{i}.owner = block; r{i}.offset = {at}"
         )
-    outputs = [f"r{i}" for i in range(len(compiled.executable.out_avals))]
+    return [*lines, _returning(compiled, names)]
+
+
+def _outputs(compiled: Compiled) -> list[str]:
+    """The names of the results."""
+    return [f"r{i}" for i in range(len(compiled.executable.out_avals))]
+
+
+def _returning(compiled: Compiled, names: dict[str, Any]) -> str:
+    """The line that returns the results in the structure that the function gave them."""
+    outputs = _outputs(compiled)
     shown = _expression(compiled.result, outputs)
     if shown is None:
         names["result"] = compiled.result
-        shown = f"result.put_together(({', '.join(outputs)},))"
-    return [*lines, f"return {shown}"]
+        shown = f"result.put_together(({''.join(f'{name}, ' for name in outputs)}))"
+    return f"return {shown}"
 
 
 def _expression(result: Result, outputs: list[str]) -> str | None:

@@ -267,6 +267,8 @@ def hessian(
 ) -> Callable[..., Any]:
     """The dense Hessian of a scalar function: `jacobian(grad(fun))`.
 
+    Where the function takes a root or an absolute value of zero, `norm` says what its second derivative is.
+
     Args:
         fun: a function that returns a floating scalar of shape `()`.
         argnums: which positional arguments to differentiate; negative ones count from the end.

@@ -7,7 +7,9 @@ the traced values of enclosing functions that it closes over are found as captur
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +32,7 @@ __all__ = [
     "Static",
     "a_kind",
     "as_outputs",
+    "by_name",
     "inline",
     "name_of",
     "stage",
@@ -156,6 +159,22 @@ def a_kind(value: Any) -> str:
         return f"an array {value.aval}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
+def by_name(fun: Any, made: Any) -> tuple[Any, ...] | None:
+    """How to pickle what was made of a function, if a module holds it under the function's own name, like a function.
+
+    Else the function has to be pickled, and what was applied to it: None.
+    """
+    module, name = getattr(fun, "__module__", None), getattr(fun, "__qualname__", "")
+    return (_named, (module, name)) if module in sys.modules and _named(module, name) is made else None
+
+
+def _named(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 _NUMBERS = (float, int, bool)

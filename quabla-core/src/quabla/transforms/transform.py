@@ -7,8 +7,6 @@ cached by `dispatch`, like a jitted function.
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +14,7 @@ from quabla.arrays.tracer import LIVE
 from quabla.errors import DtypeError
 from quabla.transforms import dispatch
 from quabla.transforms.cache import cache_for
-from quabla.transforms.staging import a_kind, name_of
+from quabla.transforms.staging import a_kind, by_name, name_of
 
 __all__ = ["Transform", "normalize_argnums"]
 
@@ -75,12 +73,10 @@ class Transform:
         return self  # like a function, so that objects that hold one can be copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What a module holds under the function's own name goes by that name, like a function; else the function does,
-        # and what was applied to it.
-        module, name = getattr(self.root, "__module__", None), getattr(self.root, "__qualname__", "")
-        if module is not None and _named(module, name) is self:
-            return _named, (module, name)
-        return _restored, (type(self), {k: v for k, v in vars(self).items() if k != "cache"})
+        return by_name(self.root, self) or (
+            _restored,
+            (type(self), {k: v for k, v in vars(self).items() if k != "cache"}),
+        )
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # A Transform used as a decorator in a class body is a method, like a function.
@@ -95,14 +91,6 @@ class Transform:
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record this function, called on these arguments, in the innermost trace."""
         raise TypeError(f"{type(self).__name__} does not define apply; please report this")
-
-
-def _named(module: str, name: str) -> Any:
-    """What a module holds under a dotted name; None if nothing."""
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def _restored(kind: type[Transform], state: dict[str, Any]) -> Transform:
