@@ -32,6 +32,7 @@ _IN_PLACE = 64  # multiplications that are written into the program itself
 
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
+_LONG = 32  # elements of an axis that fill a tile
 _FAR = 1024  # bytes between vectors from which they are packed where they are used often
 _PANEL = 128 << 10  # bytes that may be packed, on the native stack
 
@@ -82,7 +83,9 @@ def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = Non
     b = code.b
     element = memory_type(p.dtype)
     pointers = []
-    for i, (buffer, offset) in enumerate(((p.left, p.left_offset), (p.right, p.right_offset), (p.out, 0))):
+    for i, (buffer, offset) in enumerate(
+        ((p.left, p.left_offset), (p.right, p.right_offset), (p.out, p.out_offset))
+    ):
         at = b.gep(element, code.pointers[buffer], offset) if offset else code.pointers[buffer]
         if start is not None and buffer.kind != "private":
             rows, index = start
@@ -186,10 +189,18 @@ def _write_zeros(code: Code, p: Product, out: Value) -> None:
 
 
 def _main(axes: tuple[Axis, ...]) -> tuple[Axis, tuple[Axis, ...]]:
-    """The axis to tile, the last of the largest, and the others, which become loops."""
+    """The axis to tile and the others, which become loops: a long one, of long ones the closest in memory."""
     if not axes:
         return _UNIT, ()
-    i = max(range(len(axes)), key=lambda j: (axes[j].extent, j))
+    i = max(
+        range(len(axes)),
+        key=lambda j: (
+            min(axes[j].extent, _LONG),
+            -abs(axes[j].left) - abs(axes[j].right),
+            axes[j].extent,
+            j,
+        ),
+    )
     return axes[i], axes[:i] + axes[i + 1 :]
 
 
@@ -275,57 +286,93 @@ class _Tiles:
         """Write all tiles; the operand that is read as vectors comes first."""
         b, t = self.b, self.t
         with ExitStack() as loops:
-            column, starts, columns_again = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
+            column, starts, columns_done = self._tiles(loops, self.v.extent, t.lanes, t.vectors)
             vectors = _advance(b, self.element, vectors, column, self.v.stride)
             out = _advance(b, self.element, out, column, self.v.out)
             reads = starts
             if t.packed:
                 vectors = self._pack(vectors, column is None)
                 reads = [g * t.lanes for g in range(t.vectors)]
-            row, rows, rows_again = self._tiles(loops, self.r.extent, 1, t.rows)
+            row, rows, rows_done = self._tiles(loops, self.r.extent, 1, t.rows)
             splats = _advance(b, self.element, splats, row, self.r.stride)
             out = _advance(b, self.element, out, row, self.r.out)
             zero = text.constant(self.kind, 0)
             sums = self._sums(0, vectors, splats, [zero] * (len(starts) * len(rows)), reads, rows)
+            if t.lanes > 1 and self.v.out != 1:
+                self._spread(sums, out, rows, rows_done, starts, columns_done)
+                return
             for j, place in enumerate(rows):
                 for g, start in enumerate(starts):
-                    at = b.gep(self.element, out, place * self.r.out + start * self.v.out)
+                    at = b.gep(self.element, out, place * self.r.out + start)
                     x = sums[j * len(starts) + g]
                     if self.more:
-                        before = load(b, self.d, at, t.lanes, self.v.out)
+                        before = load(b, self.d, at, t.lanes)
                         x = b.fadd(before, x)
-                        for again in (columns_again[g], rows_again[j]):
-                            if again is not None:
-                                x = b.select(again, before, x)
-                    store(b, self.d, x, at, self.v.out)
+                        for done in (
+                            self._lanes_done(g, starts, columns_done),
+                            self._row_done(place, rows_done),
+                        ):
+                            if done is not None:
+                                x = b.select(done, before, x)
+                    store(b, self.d, x, at)
 
     def _tiles(
         self, loops: ExitStack, extent: int, unit: int, count: int
-    ) -> tuple[Value | None, list[int], list[Value | None]]:
+    ) -> tuple[Value | None, list[int], Value | None]:
         """A loop over tiles of `count` units, unless there is only one; and where the units begin within a tile.
 
-        Also which lanes of each unit an earlier tile or unit has done already; None for none.
+        Also how many elements at its beginning an earlier tile has done already, None for none.
         """
         b, size = self.b, unit * count
         if size >= extent:
-            starts = [min(i * unit, extent - unit) for i in range(count)]
-            return None, starts, [self._first_lanes(i * unit - s, unit) for i, s in enumerate(starts)]
+            return None, [min(i * unit, extent - unit) for i in range(count)], None
         starts = [i * unit for i in range(count)]
         index = loops.enter_context(b.loop(0, extent, size))
         if not extent % size:
-            return index, starts, [None] * count
+            return index, starts, None
         at = b.intrinsic("smin", index, text.constant("i64", extent - size))
-        if not self.more:
-            return at, starts, [None] * count
-        done = b.sub(index, at)
-        numbers = [b.iota(text.vector("i64", unit), text.constant("i64", s)) for s in starts]
-        return at, starts, [b.icmp("slt", x, b.splat(done, unit)) for x in numbers]
+        return at, starts, b.sub(index, at)
 
-    def _first_lanes(self, done: int, lanes: int) -> Value | None:
-        if not done or not self.more:
+    def _lanes_done(self, g: int, starts: list[int], done: Value | None) -> Value | None:
+        """Which lanes of a vector are done, by an earlier tile or by the vector before; None for none."""
+        lanes, start = self.t.lanes, starts[g]
+        if done is not None:
+            numbers = self.b.iota(text.vector("i64", lanes), text.constant("i64", start))
+            return self.b.icmp("slt", numbers, self.b.splat(done, lanes))
+        before = g * lanes - start
+        if not before:
             return None
-        flags = ", ".join(["i1 true" if lane < done else "i1 false" for lane in range(lanes)])
+        flags = ", ".join(["i1 true" if lane < before else "i1 false" for lane in range(lanes)])
         return Value(f"<{flags}>", f"<{lanes} x i1>")
+
+    def _row_done(self, place: int, done: Value | None) -> Value | None:
+        return None if done is None else self.b.icmp("slt", text.constant("i64", place), done)
+
+    def _spread(
+        self,
+        sums: list[Value],
+        out: Value,
+        rows: list[int],
+        rows_done: Value | None,
+        starts: list[int],
+        columns_done: Value | None,
+    ) -> None:
+        """Store a tile whose lanes lie apart in the result: by way of the stack, element by element in a loop."""
+        b, none = self.b, text.constant("i64", 0)
+        width = starts[-1] + self.t.lanes
+        space = self.code.scratch(len(rows) * width * self.d.itemsize, "tile")
+        for j in range(len(rows)):
+            for g, start in enumerate(starts):
+                store(b, self.d, sums[j * len(starts) + g], b.gep(self.element, space, j * width + start))
+        first_column = columns_done if self.more and columns_done is not None else none
+        first_row = rows_done if self.more and rows_done is not None else none
+        with b.loop(first_column, text.constant("i64", width)) as i:
+            to = _advance(b, self.element, out, i, self.v.out)
+            source = b.gep(self.element, space, i)
+            with b.loop(first_row, text.constant("i64", len(rows))) as row:
+                at = _advance(b, self.element, to, row, self.r.out)
+                x = load(b, self.d, _advance(b, self.element, source, row, width))
+                store(b, self.d, b.fadd(load(b, self.d, at), x) if self.more else x, at)
 
     def _sums(
         self, depth: int, vectors: Value, splats: Value, sums: list[Value], starts: list[int], rows: list[int]
@@ -385,7 +432,7 @@ class _Tiles:
             terms.append((extent, v_stride, s_stride, step))
             step *= extent
         terms.reverse()
-        space = self.code.scratch(step * self.d.itemsize)
+        space = self.code.scratch(step * self.d.itemsize, "panel")
         with ExitStack() as loops:
             source, to = vectors, space
             for extent, v_stride, _, packed in terms:

@@ -46,7 +46,7 @@ class Code:
         self.functions: dict[str, str] = {}
         self.constants: list[tuple[str, Tensor]] = []
         self.regions: dict[Any, str] = {}
-        self.scratches: dict[int, Value] = {}
+        self.scratches: dict[tuple[int, str], Value] = {}
 
     def beside(self, b: Builder) -> Code:
         """Another function of the same module."""
@@ -113,11 +113,11 @@ class Code:
                 self.known[buffer, offset, stride, lanes] = found
         return found
 
-    def scratch(self, nbytes: int) -> Value:
-        """Memory on the native stack that is used at once and not kept: later calls return the same again."""
-        found = self.scratches.get(nbytes)
+    def scratch(self, nbytes: int, purpose: str) -> Value:
+        """Memory on the native stack, used at once: later calls for the same purpose may return the same again."""
+        found = self.scratches.get((nbytes, purpose))
         if found is None:
-            found = self.scratches[nbytes] = self.b.alloca("i8", nbytes, 64)
+            found = self.scratches[nbytes, purpose] = self.b.alloca("i8", nbytes, 64)
         return found
 
 

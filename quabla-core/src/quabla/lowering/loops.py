@@ -132,7 +132,7 @@ class Product:
     """out[batch, m, n] = sum over k of left[batch, m, k] * right[batch, k, n], each axis a list of strided ones.
 
     The result is contiguous. Axes of extent 1 are dropped and neighbours merged where all strides allow it. With `more`
-    the sums are added to what is in `out` already.
+    the sums are added to what is in `out` already. The result is a part of `out` where another product makes the rest.
     """
 
     batch: tuple[Axis, ...]
@@ -146,6 +146,7 @@ class Product:
     out: Buffer
     dtype: dtype
     more: bool = False
+    out_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class Panel:
         rows: how many rows there are.
         chunk: the rows of a pass.
         spans: how many spans there are.
-        passes: the passes of a span; the last span may have fewer.
+        passes: the passes of a span; the last span may have fewer, and the rest.
         begin: kernels that a span starts with: they fill its parts of the sums with what is neutral.
         steps: the steps of a pass, with where the rows are in each. Extents of those axes are those of a pass.
         rest: the same for the rows that are left after the last whole pass, if any.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from quabla.dtypes import bool_, dtype, float64
 from quabla.lowering.buffers import aligned, assign, touched
@@ -32,6 +33,7 @@ from quabla.lowering.loops import (
     Store,
     collapse,
 )
+from quabla.lowering.packing import packed
 from quabla.lowering.rows import accesses, points, rows_of, take
 
 __all__ = ["in_panels"]
@@ -39,11 +41,12 @@ __all__ = ["in_panels"]
 Work = Kernel | Product
 
 _WORTH = 40_000.0  # nanoseconds of one core from which work is divided
-_ROWS = 512  # from here on several steps are put together
-_SPAN = 128  # rows that a span has at least, where spans have sums of their own
+_ROWS = 128  # from here on several steps are put together
+_SPAN = 64  # rows that a span has at least
 _SPANS = 16
 _SUMMED = 8  # spans where sums are kept for each
 _CACHE = 768 << 10  # bytes of private memory: what a core has close at hand
+_CLOSE = 256 << 10  # bytes of sums that stay close at hand from pass to pass
 _CHUNK = 64  # rows of a pass that has sums to add to
 _TRIES = 4
 _ALONE = 16  # rows of a span of a single step, at least
@@ -155,7 +158,7 @@ class _Group:
             if buffer in self.sums or (access.written and buffer in self.later_reads):
                 return False
             if access.sums:
-                summed += buffer.size
+                summed += buffer.size * (1 if buffer.size * buffer.dtype.itemsize <= _CLOSE else 4)
                 if pace is not None:
                     return False
             elif access.written and not access.pace:
@@ -241,20 +244,39 @@ def _panel(group: _Group, temporary: Temporary, readers: dict[Buffer, int]) -> l
     """The panel of a group, and the kernels that add up the sums of its spans."""
     count = group.count
     private = _private(group, readers)
+    copies, members = _with_copies(group.members, temporary)
     # Laid out for a single row first: what is alive at once, in bytes per row.
     sizes = {b: b.size // count * b.dtype.itemsize for b in private}
     per_row = assign([step for step, _ in group.members], sizes, 1)
-    spans = min(_SUMMED, count // _SPAN) if group.sums else _SPANS
+    # A power of two, so that two, four or eight threads have the same to do.
+    spans = _power_of_two(min(_SUMMED if group.sums else _SPANS, count // _SPAN))
     most = -(-count // spans)
     if per_row:
         most = min(most, max(_CACHE // per_row, _CHUNK if group.sums else 1))
-    return _made(group.members, count, _dividing(count, most), spans, temporary, private)
+    made = _made(members, count, spans, most, temporary, private)
+    return [*[_alone(kernel, temporary) for kernel in copies], *made]
 
 
-def _dividing(count: int, most: int) -> int:
-    """The rows of a pass, at most `most`: whole vectors and no rest, if a number not much less does."""
-    sizes = range(most, max(most // 2, 1) - 1, -1)
-    return min(sizes, key=lambda n: (count % n != 0, n % 8 != 0, -n))
+def _power_of_two(n: int) -> int:
+    """The largest power of two that is not more."""
+    return 1 << (n.bit_length() - 1)
+
+
+def _with_copies(
+    members: Sequence[tuple[Work, Rows]], temporary: Temporary
+) -> tuple[list[Kernel], list[tuple[Work, Rows]]]:
+    """Products with large matrices read copies of them in a better order."""
+    copies: list[Kernel] = []
+    out: list[tuple[Work, Rows]] = []
+    known: dict[Any, Buffer] = {}
+    for step, rows in members:
+        if not isinstance(step, Product):
+            out.append((step, rows))
+            continue
+        kernel, products = packed(step, rows, temporary, known)
+        copies += [kernel] if kernel is not None else []
+        out += [(product, rows) for product in products]
+    return copies, out
 
 
 def _alone(step: Step, temporary: Temporary) -> Step:
@@ -272,10 +294,8 @@ def _alone(step: Step, temporary: Temporary) -> Step:
     if best is None or best[0] < 2 * _ALONE:
         return step
     count, rows = best
-    spans = min(_SUMMED, count // _ALONE)
-    chunk = -(-count // spans)
-    whole = 32 if chunk >= 32 else 8
-    return _made([(step, rows)], count, -(-chunk // whole) * whole, spans, temporary, [])[0]
+    spans = _power_of_two(min(_SUMMED, count // _ALONE))
+    return _made([(step, rows)], count, spans, count, temporary, [])[0]
 
 
 def _own_axes(step: Work) -> list[Rows]:
@@ -303,16 +323,21 @@ def _private(group: _Group, readers: dict[Buffer, int]) -> list[Buffer]:
 def _made(
     members: Sequence[tuple[Work, Rows]],
     count: int,
-    chunk: int,
     spans: int,
+    most: int,
     temporary: Temporary,
     private: Sequence[Buffer],
 ) -> list[Step]:
+    """A panel of about `spans` spans, each of passes of about `most` rows, and the kernels that add up its sums."""
+    span = -(-count // spans)
+    passes = -(-span // most)
+    chunk = -(-span // passes)
+    whole = 32 if chunk >= 128 else 8 if chunk >= 16 else 1
+    chunk = -(-chunk // whole) * whole
     while chunk < 2 or count % chunk == 1:  # kernels know no axis of extent 1
-        chunk += 1
-    whole, left = divmod(count, chunk)
-    passes = max(1, -(-whole // spans))
-    spans = -(-whole // passes) + (left > 0)
+        chunk += whole
+    spans = -(-count // (chunk * passes))
+    left = count % chunk
     if spans < 2:
         return [step for step, _ in members]
     sums = _sums(members)

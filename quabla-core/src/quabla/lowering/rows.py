@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from quabla.lowering.loops import Axis, Buffer, Kernel, Load, Product, Reduce, Rows, Store
@@ -74,7 +75,11 @@ def _kernel_accesses(kernel: Kernel, rows: Rows, count: int) -> Iterator[Access]
 
 def _product_accesses(p: Product, rows: Rows, count: int) -> Iterator[Access]:
     axes = [(name, a, axis) for name in _PRODUCT_AXES for a, axis in enumerate(getattr(p, name))]
-    for buffer, offset, which in ((p.left, p.left_offset, 1), (p.right, p.right_offset, 2), (p.out, 0, 3)):
+    for buffer, offset, which in (
+        (p.left, p.left_offset, 1),
+        (p.right, p.right_offset, 2),
+        (p.out, p.out_offset, 3),
+    ):
         written = which == 3
         if written and rows.of == "k":
             yield Access(buffer, True, 0, False, True)
@@ -113,28 +118,17 @@ def take(step: Kernel | Product, rows: Rows, count: int, parts: dict[Buffer, Buf
             ]
         )
         return Kernel(domain, body)
-    lists: dict[str, tuple[Axis, ...]] = {}
-    for name in _PRODUCT_AXES:
-        axes = getattr(step, name)
-        if name == rows.of:
-            axes = tuple(
-                [x._replace(extent=count * rows.per) if a == rows.axis else x for a, x in enumerate(axes)]
-            )
-        lists[name] = axes
-    summed = rows.of == "k"
-    return Product(
-        lists["batch"],
-        lists["m"],
-        lists["n"],
-        lists["k"],
-        step.left,
-        step.left_offset,
-        step.right,
-        step.right_offset,
-        parts[step.out] if summed else step.out,
-        step.dtype,
-        summed or step.more,
-    )
+
+    def shorter(name: str) -> tuple[Axis, ...]:
+        axes: tuple[Axis, ...] = getattr(step, name)
+        if name != rows.of:
+            return axes
+        return tuple(
+            [x._replace(extent=count * rows.per) if a == rows.axis else x for a, x in enumerate(axes)]
+        )
+
+    some = replace(step, batch=shorter("batch"), m=shorter("m"), n=shorter("n"), k=shorter("k"))
+    return replace(some, out=parts[step.out], more=True) if rows.of == "k" else some
 
 
 def points(step: Kernel | Product) -> int:
