@@ -9,15 +9,15 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-import threading
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
+from quabla_cpu import engine
+
 __all__ = ["address"]
 
-_lock = threading.Lock()
 _addresses: dict[str, int] = {}
 
 
@@ -29,7 +29,8 @@ def address(name: str) -> int:
     """
     found = _addresses.get(name)
     if found is None:
-        with _lock:
+        # One thread at a time, and a child forked within the import could never finish it.
+        with engine.no_fork():
             table = _extension("scipy.linalg.cython_blas").__pyx_capi__
             if name not in table:
                 table = _extension("scipy.linalg.cython_lapack").__pyx_capi__
