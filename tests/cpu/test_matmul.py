@@ -14,6 +14,7 @@ from quabla.arrays.tracer import trace
 from quabla.lowering.loops import Product
 from quabla.ops.matmul import dot_general
 from quabla.ops.structure import broadcast, permute, strided_slice
+from quabla_cpu import gemm
 from quabla_cpu.assemble import compile_program
 from quabla_cpu.backend import CpuBackend, build
 from quabla_cpu.codegen import ENTRY, generate
@@ -191,3 +192,33 @@ def test_vectors_that_are_not_contiguous(terms, step):
         lambda x, y: x @ y[:, ::step].T,
         x, y,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("left", ["mk", "km"])
+@pytest.mark.parametrize("right", ["kn", "nk"])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(6, 3, 64), (7, 40, 65), (13, 600, 70), (64, 1100, 97), (70, 9, 6)]
+)
+def test_the_function_for_all_large_products(monkeypatch, m, k, n, left, right, dtype, width):
+    """Called for small ones, too: whole tiles and tiles that overlap, one block of terms and several."""
+    monkeypatch.setattr(gemm, "_LARGE", 1)
+    monkeypatch.setattr(gemm, "_IN_PLACE", 0)
+    rng = np.random.default_rng(m + k + n)
+    sizes = {"m": m, "k": k, "n": n}
+    x = rng.normal(size=[sizes[a] for a in left]).astype(dtype)
+    y = rng.normal(size=[sizes[a] for a in right]).astype(dtype)
+    contract = ((left.index("k"),), (right.index("k"),))
+    check(
+        lambda x, y: dot_general(x, y, contract),
+        lambda x, y: np.einsum(f"{left},{right}->mn", x, y),
+        x, y, width=width,
+    )  # fmt: skip
+
+
+def test_large_products_of_all_sizes_share_one_function():
+    a, b, c = (qb.ShapeDtype((n, 128)) for n in (100, 200, 300))
+    w = qb.ShapeDtype((128, 128))
+    program, _ = trace(lambda a, b, c, w: (a @ w, b @ w, c @ w), [a, b, c, w])
+    assert len(CpuBackend().lower(program, "cpu").generate().products) == 1

@@ -23,10 +23,10 @@ from quabla_cpu import (
 )
 from quabla_cpu.codegen import ENTRY, Generated
 from quabla_cpu.costs import costs_of
-from quabla_cpu.gemm import PRODUCT
 from quabla_cpu.image import UnsupportedError
 from quabla_cpu.joining import Piece, join
 from quabla_cpu.lower import knows, plan_of
+from quabla_cpu.product import PRODUCT
 from quabla_cpu.sharing import Compiled, shared
 
 __all__ = ["compile_program", "costs_of", "generate", "knows", "plan_of"]

@@ -20,18 +20,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from quabla.lowering.loops import Axis, Product, Rows
-from quabla_cpu import text
+from quabla_cpu import product, text
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import Code, load, memory_type, store
 
-__all__ = ["PRODUCT", "write_product"]
+__all__ = ["write_product"]
 
-PRODUCT = "product"
 _IN_PLACE = 64  # multiplications that are written into the program itself
 
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
+_LARGE = 1 << 19  # multiplications from which one function serves all products
 _LONG = 32  # elements of an axis that fill a tile
 _FAR = 1024  # bytes between vectors from which they are packed where they are used often
 _PANEL = 128 << 10  # bytes that may be packed, on the native stack
@@ -91,17 +91,53 @@ def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = Non
             rows, index = start
             at = _advance(b, element, at, index, getattr(p, rows.of)[rows.axis][i + 1])
         pointers.append(at)
-    if math.prod([a.extent for a in (*p.batch, *p.m, *p.n, *p.k)]) <= _IN_PLACE:
+    count = math.prod([a.extent for a in (*p.batch, *p.m, *p.n, *p.k)])
+    if count <= _IN_PLACE:
         _write_tiles(code, p, tiling, pointers)
+    elif count >= _LARGE and _is_plain(code, p, tiling):
+        _call_common(code, p, tiling, pointers)
     else:
         b.call(code.function(_function(code, p, tiling)), "void", *pointers, attributes="nounwind")
+
+
+def _is_plain(code: Code, p: Product, tiling: _Tiling) -> bool:
+    """Whether the function for all large products can do it: one axis of each kind, whole tiles, rows contiguous."""
+    tile = product.shape(code.vector_bytes, p.dtype.itemsize)
+    m, n = _main(p.m)[0], _main(p.n)[0]
+    v, r = (m, n) if tiling.flipped else (n, m)
+    return (
+        len(p.k) == 1
+        and v.out == 1
+        and v.extent >= tile.columns
+        and r.extent >= tile.rows
+        and not tiling.gathered
+    )
+
+
+def _call_common(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Value]) -> None:
+    b = code.b
+    m, outer_m = _main(p.m)
+    n, outer_n = _main(p.n)
+    (k,) = p.k
+    tile = product.shape(code.vector_bytes, p.dtype.itemsize)
+    symbol = code.function(product.write(b.module.attributes, p.dtype, tile, tiling.packed, code.fma))
+    with ExitStack() as loops:
+        left, right, out = _outer_loops(b, p, (*outer_m, *outer_n), loops, pointers)
+        if tiling.flipped:
+            operands = left, right, out
+            numbers = n.extent, m.extent, k.extent, k.left, m.left, n.right, k.right, n.out
+        else:
+            operands = right, left, out
+            numbers = m.extent, n.extent, k.extent, k.right, n.right, m.left, k.left, m.out
+        constants = [text.constant("i64", x) for x in (*numbers, int(p.more))]
+        b.call(symbol, "void", *operands, *constants, attributes="nounwind")
 
 
 def _function(code: Code, p: Product, tiling: _Tiling) -> str:
     """The module that holds the loops of a product."""
     module = text.Module(code.b.module.attributes)
     b = module.function(
-        PRODUCT,
+        product.PRODUCT,
         "void",
         [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias")],
     )

@@ -48,6 +48,7 @@ _SUMMED = 8  # spans where sums are kept for each
 _CACHE = 768 << 10  # bytes of private memory: what a core has close at hand
 _CLOSE = 256 << 10  # bytes of sums that stay close at hand from pass to pass
 _CHUNK = 64  # rows of a pass that has sums to add to
+_COPIED = 4  # passes from which products have their matrices copied into a better order
 _TRIES = 4
 _ALONE = 16  # rows of a span of a single step, at least
 
@@ -244,7 +245,6 @@ def _panel(group: _Group, temporary: Temporary, readers: dict[Buffer, int]) -> l
     """The panel of a group, and the kernels that add up the sums of its spans."""
     count = group.count
     private = _private(group, readers)
-    copies, members = _with_copies(group.members, temporary)
     # Laid out for a single row first: what is alive at once, in bytes per row.
     sizes = {b: b.size // count * b.dtype.itemsize for b in private}
     per_row = assign([step for step, _ in group.members], sizes, 1)
@@ -253,6 +253,10 @@ def _panel(group: _Group, temporary: Temporary, readers: dict[Buffer, int]) -> l
     most = -(-count // spans)
     if per_row:
         most = min(most, max(_CACHE // per_row, _CHUNK if group.sums else 1))
+    copies: list[Kernel] = []
+    members = group.members
+    if count >= _COPIED * most:
+        copies, members = _with_copies(members, temporary)
     made = _made(members, count, spans, most, temporary, private)
     return [*[_alone(kernel, temporary) for kernel in copies], *made]
 
