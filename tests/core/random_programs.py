@@ -103,6 +103,11 @@ def _separate(m: Any, x: Any) -> Any:
     return 0.2 * m.tanh(x) + m.diag(m.cumsum(1.0 + 0.0 * x[0], axis=0))
 
 
+def _apart(m: Any, x: Any, axis: int = -1) -> Any:
+    """`x` with elements along an axis that do not tie because a function before has made them equal up to rounding."""
+    return x + m.cumsum(0.0 * x + 0.1370417, axis=axis)
+
+
 def _several(m: Any, x: Any) -> Any:
     """A scan whose carry is a tree and whose results are one, too."""
     start = {"a": x[0] * 0.5, "b": (x[-1],)}
@@ -149,8 +154,8 @@ UNARY: dict[str, Op] = {
     "sum": lambda m, x: m.tanh(m.sum(x)),
     "sum_first": lambda m, x: m.sum(x, axis=0),
     "mean_last": lambda m, x: m.mean(x, axis=-1),
-    "max_last": lambda m, x: m.max(x, axis=-1),
-    "min_kept": lambda m, x: m.min(x, axis=0, keepdims=True) * x,
+    "max_last": lambda m, x: m.max(_apart(m, x), axis=-1),
+    "min_kept": lambda m, x: m.min(_apart(m, x, 0), axis=0, keepdims=True) * x,
     "norm": lambda m, x: m.norm(x + 2.0, axis=-1),
     "prod": lambda m, x: m.prod(0.5 + m.sigmoid(x), axis=-1),
     "var": lambda m, x: m.var(x, axis=0),
@@ -162,9 +167,9 @@ UNARY: dict[str, Op] = {
     # along an axis
     "cumsum": lambda m, x: m.tanh(m.cumsum(x, axis=0)),
     "cumprod": lambda m, x: m.cumprod(0.5 + m.sigmoid(x), axis=-1),
-    "sort": lambda m, x: m.sort(x, axis=-1),
-    "ranked": lambda m, x: m.take_along_axis(x * x, m.argsort(x, axis=-1), axis=-1),
-    "largest": lambda m, x: x * (1.0 + m.argmax(x, axis=-1, keepdims=True)),
+    "sort": lambda m, x: m.sort(_apart(m, x), axis=-1),
+    "ranked": lambda m, x: m.take_along_axis(x * x, m.argsort(_apart(m, x), axis=-1), axis=-1),
+    "largest": lambda m, x: x * (1.0 + m.argmax(_apart(m, x), axis=-1, keepdims=True)),
     "diff": lambda m, x: m.diff(x, axis=0),
     "flip": lambda m, x: m.flip(x, axis=0),
     "roll": lambda m, x: m.roll(x, 1, axis=0),
@@ -196,7 +201,7 @@ UNARY: dict[str, Op] = {
     "new_axis": lambda m, x: x[None, ..., 0],
     "mask": lambda m, x: x[np.array([True, False, True])],
     "take": lambda m, x: m.take(x, np.array([[2, 0], [1, 1]]) % x.shape[0], axis=0),
-    "at_largest": lambda m, x: x[m.argmax(m.mean(m.reshape(x, (x.shape[0], -1)), axis=1))],
+    "at_largest": lambda m, x: x[m.argmax(_apart(m, m.mean(m.reshape(x, (x.shape[0], -1)), axis=1)))],
     # matrices
     "solve": lambda m, x: m.solve(m.where_eye(0.3 * m.tanh(x)), m.sin(x)),
     "solve_vector": lambda m, x: m.solve(m.where_eye(0.3 * m.tanh(x)), x[0]),

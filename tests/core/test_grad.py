@@ -398,7 +398,7 @@ def test_mixing_dtypes_inside_a_function_names_both_and_the_remedy() -> None:
         (lambda x: x[:1], ValueError, r"scalar \(shape \(\)\).*float64\[1\]"),
         (lambda x: qb.any(x > 0.0), TypeError, r"floating scalar.*bool\[\]"),
         (lambda x: None, TypeError, "None .is its return statement missing"),
-        (lambda x: (qb.sum(x), 1.0), TypeError, "has_aux=True"),
+        (lambda x: (qb.sum(x), 1.0), TypeError, "must return one scalar.*a tuple of 2"),
         (lambda x: [qb.sum(x)], TypeError, "must return one scalar.*a list of 1"),
         (lambda x: {"loss": qb.sum(x)}, TypeError, "must return one scalar.*a dict"),
         (lambda x: "loss", TypeError, "returned a str"),
@@ -410,6 +410,8 @@ def test_a_loss_that_is_no_floating_scalar(f: Any, error: Any, match: str) -> No
             g(A([1.0, 2.0]))
         assert isinstance(caught.value, qb.QuablaError)
         assert "<lambda>" in str(caught.value)
+    with pytest.raises(qb.DtypeError, match="has_aux=True"):
+        qb.grad(lambda x: (qb.sum(x), 1.0))(A([1.0, 2.0]))
 
 
 @pytest.mark.parametrize("fun", [3, None, A(1.0), "sin"])

@@ -24,7 +24,9 @@ Call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 
 
 def written() -> str:
-    """`run(counts, n)` adds one to `counts[i]` for all i below n; `nested(counts, n)` does so from within pieces."""
+    """`run(counts, n)` adds one to `counts[i]` for all i below n; `nested(counts, n)` does so from within pieces;
+    `slots(found, n)` stores at `found[i]` the slot of whoever did piece i.
+    """
     module = text.Module(engine.function_attributes())
     b = module.function("piece", "void", ["ptr", "i64", "i64"], linkage="internal")
     counts, index, _ = b.arguments
@@ -38,7 +40,11 @@ def written() -> str:
     mine = b.gep("double", counts, b.mul(index, text.constant("i64", 16)))
     b.call(pool.PARALLEL, "void", text.Value("@piece", "ptr"), mine, text.constant("i64", 16))
     b.ret()
-    for name, function in (("run", "piece"), ("nested", "outer")):
+    b = module.function("noted", "void", ["ptr", "i64", "i64"], linkage="internal")
+    found, index, slot = b.arguments
+    b.store(slot, b.gep("i64", found, index))
+    b.ret()
+    for name, function in (("run", "piece"), ("nested", "outer"), ("slots", "noted")):
         b = module.function(name, "void", ["ptr", "i64"])
         b.call(pool.PARALLEL, "void", text.Value(f"@{function}", "ptr"), *b.arguments)
         b.ret()
@@ -47,7 +53,9 @@ def written() -> str:
 
 @pytest.fixture(scope="module")
 def library() -> engine.Library:
-    return engine.link([engine.compile(written())], ["run", "nested"], {pool.PARALLEL: pool.address()})
+    return engine.link(
+        [engine.compile(written())], ["run", "nested", "slots"], {pool.PARALLEL: pool.address()}
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +74,17 @@ def test_every_piece_is_done_once(library: engine.Library, threads: int, n: int)
     for done in range(1, 6):
         Call(library.address("run"))(counts.ctypes.data, n)
         assert counts.tolist() == [float(done)] * n + [0.0]
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_slots_are_fewer_than_pieces_even_if_the_caller_comes_late(library: engine.Library, n: int) -> None:
+    qb.set_num_threads(n + 3)
+    pool.ensure()
+    found = np.zeros(n, np.int64)
+    for _ in range(5000):
+        Call(library.address("slots"))(found.ctypes.data, n)
+        # Memory is made for n slots, and slot 0 is the caller's: if all pieces could go to others, one had slot n.
+        assert found[n - 1] == 0 and found.max() < n
 
 
 def test_calls_within_calls(library: engine.Library) -> None:

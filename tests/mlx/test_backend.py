@@ -128,6 +128,31 @@ def test_constants_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f(x).item() == expected and sent == [(50,)]
 
 
+def test_a_large_input_is_sent_once_and_forgotten_with_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quabla_mlx.target import Target
+
+    f = qb.jit(lambda x, s: (qb.sum(x * s), x), device="mlx")
+    x, s = qb.ones((300, 300)), qb.array(2.0)
+    sent: list[tuple[int, ...]] = []
+    original = Target.array
+
+    def spy(self: Target, a: np.ndarray) -> Any:
+        sent.append(a.shape)
+        return original(self, a)
+
+    monkeypatch.setattr(Target, "array", spy)
+    first, same = f(x, s)
+    second, again = f(x, s)
+    assert first.item() == second.item() == 180_000.0 and sent.count((300, 300)) == 1
+    assert len({same.address, again.address, x.address}) == 3
+    y = x * 3.0
+    assert f(y, s)[0].item() == 540_000.0 and f(x, s)[0].item() == 180_000.0
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    del x, y, first, same, second, again
+    assert mx.get_active_memory() < before - 500_000
+
+
 def test_threads_run_at_once_each_its_own_and_a_shared_function() -> None:
     f = qb.jit(qb.value_and_grad(lambda w, x: qb.mean(qb.tanh(x @ w) ** 2)), device="mlx")
     data = [qb.array(np.random.default_rng(k).normal(size=(20, 5))) for k in range(6)]

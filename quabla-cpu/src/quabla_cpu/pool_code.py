@@ -112,13 +112,17 @@ def _write_parallel(module: text.Module) -> None:
     b.store(function, pool.at(_FUNCTION))
     b.store(context, pool.at(_CONTEXT))
     b.store(count, pool.at(_COUNT))
-    pool.put(_DONE, _number(0), "monotonic")
+    pool.put(_DONE, one, "monotonic")
     pool.put(_SLOTS, one, "monotonic")
     before = pool.get(_NEXT, "monotonic")
     job = b.add(b.and_(before, _number(_LEFT << 32)), _number(1 << 32))
-    pool.put(_NEXT, b.or_(job, count))
+    # One piece is the caller's own. If all could be gone before it takes any, there would be `count` slots beside its
+    # own: one more than the memory of a panel is made for.
+    last = b.sub(count, one)
+    pool.put(_NEXT, b.or_(job, last))
     with b.if_(b.icmp("sgt", pool.get(_SLEEPERS), _number(0))):
         _wake(pool)
+    b.call_pointer(function, "void", context, last, _number(0))
     # Work along with the others, then wait for what they have begun.
     with b.while_([]) as loop:
         following = pool.get(_NEXT)

@@ -26,7 +26,7 @@ from quabla_cpu.image import Image
 
 __all__ = ["Layout", "Record", "find", "keep", "load"]
 
-_MOST_READ = 64 << 20  # bytes of constants that are read to recognise a program
+_MOST_READ = 16 << 20  # bytes of constants that are read to recognise a program
 _MOST_KEPT = 1 << 20  # bytes of folded constants that a record holds
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
@@ -20,6 +21,9 @@ from quabla_mlx.tape import Tape
 from quabla_mlx.target import Array, Target
 
 __all__ = ["MlxExecutable", "check_inputs", "leave", "session"]
+
+_LARGE = 1 << 16
+"""Bytes from which on a copy costs more than to see that it is not needed."""
 
 _nothing = contextlib.nullcontext()
 _lock = threading.RLock()
@@ -85,7 +89,7 @@ if hasattr(os, "register_at_fork"):
 class MlxExecutable:
     """A compiled program. Called with Tensors it returns Tensors that own their memory; any thread may call it."""
 
-    __slots__ = ("_count", "_shared", "in_avals", "out_avals", "run", "target", "text")
+    __slots__ = ("_kept", "_sending", "_shared", "in_avals", "out_avals", "run", "target", "text")
 
     entry = None
 
@@ -97,8 +101,9 @@ class MlxExecutable:
         self.in_avals = in_avals
         self.out_avals = out_avals
         self.target = target
-        self._count = len(in_avals)
         self._shared = tape.shared
+        self._kept: list[tuple[weakref.ref[Tensor], Array] | None] = [None] * len(in_avals)
+        self._sending = tuple([self._resend if a.nbytes >= _LARGE else self._send for a in in_avals])
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the program.
@@ -108,15 +113,34 @@ class MlxExecutable:
             DtypeError: where a dtype is another.
         """
         avals = self.in_avals
-        if len(inputs) != self._count or any([x.aval is not a for x, a in zip(inputs, avals, strict=True)]):
+        if len(inputs) != len(avals) or any([x.aval is not a for x, a in zip(inputs, avals, strict=True)]):
             check_inputs(inputs, avals)
-        target = self.target
-        array = target.array
-        with session(target):
-            # Nobody but the graph holds the arrays of the inputs, so MLX may use their memory for results.
-            outs = self.run(*[array(x.numpy()) for x in inputs])
+        with session(self.target):
+            outs = self.run(
+                *[send(i, x) for i, (send, x) in enumerate(zip(self._sending, inputs, strict=True))]
+            )
             mx.eval(outs)
         return tuple([leave(out, a, s) for out, a, s in zip(outs, self.out_avals, self._shared, strict=True)])
+
+    def _send(self, i: int, x: Tensor) -> Array:
+        """An input as an array that nobody but the graph will hold, so that MLX may use its memory for results."""
+        return self.target.array(x.numpy())
+
+    def _resend(self, i: int, x: Tensor) -> Array:
+        """A large input: a Tensor never changes, so the array of the last one is good for as long as that lives."""
+        kept = self._kept
+        last = kept[i]
+        if last is not None and last[0]() is x:
+            return last[1]
+        array = self.target.array(x.numpy())
+
+        def forget(gone: weakref.ref[Tensor]) -> None:
+            last = kept[i]
+            if last is not None and last[0] is gone:
+                kept[i] = None
+
+        kept[i] = weakref.ref(x, forget), array
+        return array
 
 
 def leave(array: Array, aval: ShapeDtype, shared: bool = False) -> Tensor:

@@ -89,8 +89,7 @@ def _shared(outputs: Sequence[Value]) -> tuple[bool, ...]:
     earlier: set[Value] = set()
     shared = []
     for v in outputs:
-        op = None if v.node is None else v.node.op
-        alias = op is not None and (op.family in _SHARING or op.name in _SHARING)
+        alias = v.node is None or v.node.op.family in _SHARING or v.node.op.name in _SHARING
         shared.append(alias or v in earlier)
         earlier.add(v)
     return tuple(shared)
