@@ -179,6 +179,19 @@ def test_threads_run_at_once_each_its_own_and_a_shared_function() -> None:
     assert wrong == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts native threads in /proc")
+def test_threads_that_end_leave_no_native_threads_behind() -> None:
+    f = qb.jit(lambda x: qb.sum(qb.sin(x)), device="mlx")
+    x = qb.ones(10)
+    f(x)
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(40):
+        thread = threading.Thread(target=f, args=(x,))
+        thread.start()
+        thread.join()
+    assert len(os.listdir("/proc/self/task")) <= before + 4
+
+
 def test_what_one_thread_compiled_another_runs() -> None:
     made: list[Any] = []
 
@@ -232,7 +245,7 @@ def test_fused_kernels_lie_in_a_private_folder(run_python: Run, tmp_path: Path) 
         f"os.environ['TMPDIR'] = {str(tmp_path)!r}\n"
         "os.environ['QUABLA_MLX_COMPILE'] = '1'\n"
         "import quabla as qb\n"
-        "import quabla_mlx.executable as e\n"
+        "import quabla_mlx.sessions as e\n"
         "f = qb.jit(lambda x: qb.cond(x[0] > 0.0, lambda v: qb.sqrt(v) * v + 1.0, lambda v: v, x), device='mlx')\n"
         "print(f(qb.array([4.0, 9.0], dtype=qb.float32)).tolist())\n"
         "folder = pathlib.Path(e._folder)\n"

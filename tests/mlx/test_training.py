@@ -143,6 +143,26 @@ def test_threads_share_a_trainer_without_losing_a_step() -> None:
     assert trainer.params.tolist() == [-200.0] * 3
 
 
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_step_within_a_step_is_not_lost(steps: int) -> None:
+    # As a signal's handler makes one, between two instructions of Python.
+    trainer = Trainer(lambda w: qb.sum(w), qb.zeros(2), SGD(1.0), device="mlx")
+    plan = trainer._plan.inner
+    run, interrupted = plan._run, False
+
+    def interrupting(*arrays: Any) -> Any:
+        nonlocal interrupted
+        out = run(*arrays)
+        if not interrupted:
+            interrupted = True
+            plan.step()
+        return out
+
+    plan._run = interrupting
+    plan.run(steps) if steps > 1 else plan.step()
+    assert trainer.params.tolist() == [-1.0 - steps] * 2
+
+
 def test_a_plan_refuses_what_does_not_fit() -> None:
     trainer = Trainer(lambda w, x: qb.sum(w * x), qb.zeros(3), SGD(1.0), qb.ones(3), device="mlx")
     plan = trainer._plan

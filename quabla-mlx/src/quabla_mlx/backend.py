@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from quabla.arrays.tensor import Tensor
 from quabla.ir.program import Program
 from quabla_mlx import elementwise, linalg, positions, products, reduce, regions, shape, spectral
-from quabla_mlx.executable import MlxExecutable, session
+from quabla_mlx.executable import MlxExecutable
 from quabla_mlx.lower import had, simple
+from quabla_mlx.sessions import session
 from quabla_mlx.tape import tape_of
 from quabla_mlx.target import Target
 

@@ -2,88 +2,23 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import shutil
-import tempfile
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.errors import BackendError, DtypeError, ShapeError
+from quabla.errors import DtypeError, ShapeError
 from quabla.shapes import ShapeDtype
+from quabla_mlx.sessions import session
 from quabla_mlx.tape import Tape
 from quabla_mlx.target import Array, Target
 
-__all__ = ["MlxExecutable", "check_inputs", "leave", "session"]
+__all__ = ["MlxExecutable", "check_inputs", "leave"]
 
 _LARGE = 1 << 16
 """Bytes from which on a copy costs more than to see that it is not needed."""
-
-_nothing = contextlib.nullcontext()
-_lock = threading.RLock()
-_forked = False
-
-
-def session(target: Target) -> contextlib.AbstractContextManager[None]:
-    """What everything that records or evaluates arrays runs within.
-
-    On a CPU every thread records and evaluates graphs of its own, at once with the others. On a GPU threads take turns,
-    and so they do where kernels are being compiled.
-
-    Raises:
-        BackendError: in a child process that was forked: MLX's threads are not in it, and it would wait for ever.
-    """
-    if _forked:
-        raise BackendError(
-            "mlx: this process was forked from one that had loaded MLX, whose threads are not here; start it with the "
-            "method 'spawn' (multiprocessing.set_start_method) or use the device 'cpu'"
-        )
-    if target.gpu:
-        return _turn()
-    return _private_folder() if target.fused else _nothing
-
-
-@contextlib.contextmanager
-def _turn() -> Iterator[None]:
-    with _lock:
-        yield
-
-
-@contextlib.contextmanager
-def _private_folder() -> Iterator[None]:
-    """A temporary folder of this process alone. MLX loads whatever library lies in the one that it is told of."""
-    global _folder
-    with _lock:
-        if not _folder:
-            _folder = tempfile.mkdtemp(prefix="quabla-mlx-")
-            atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-        before = os.environ.get("TMPDIR")
-        os.environ["TMPDIR"] = _folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = before
-
-
-_folder = ""
-
-
-def _in_child() -> None:
-    global _forked
-    _forked = True
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 class MlxExecutable:

@@ -10,13 +10,14 @@ import numpy as np
 
 from quabla.arrays.tensor import Tensor
 from quabla.errors import ShapeError
-from quabla_mlx.executable import MlxExecutable, check_inputs, leave, session
+from quabla_mlx.executable import MlxExecutable, check_inputs, leave
+from quabla_mlx.sessions import session
 from quabla_mlx.target import Array
 
 __all__ = ["MlxTrainingPlan"]
 
 _AHEAD = 8
-"""So many steps of `run` are handed to MLX before it waits for the first of them."""
+"""So many steps of `run` are handed to MLX before it waits for them."""
 
 
 class MlxTrainingPlan:
@@ -66,21 +67,28 @@ class MlxTrainingPlan:
     def step(self) -> None:
         """Run one step. Nothing is read back."""
         with self._lock, session(self._target):
-            new = self._run(*self._now[:-1], *self._data)
-            mx.eval(new)
+            before = None
+            while before is not self._now:  # a signal's handler has stepped meanwhile: go on from there
+                before = self._now
+                new = self._run(*before[:-1], *self._data)
+                mx.eval(new)
             self._now = new
 
     def run(self, steps: int) -> None:
-        """Run several steps: while MLX computes one the next is recorded."""
+        """Run several steps: while MLX computes one, the next is recorded."""
+        for start in range(0, steps, _AHEAD):
+            self._run_some(min(_AHEAD, steps - start))
+
+    def _run_some(self, steps: int) -> None:
         with self._lock, session(self._target):
-            now = self._now
-            for k in range(steps):
-                now = self._run(*now[:-1], *self._data)
-                mx.async_eval(now)
-                if k % _AHEAD == _AHEAD - 1:
-                    mx.eval(now)
-            mx.eval(now)
-            self._now = now
+            before = None
+            while before is not self._now:
+                before = new = self._now
+                for _ in range(steps):
+                    new = self._run(*new[:-1], *self._data)
+                    mx.async_eval(new)
+                mx.eval(new)
+            self._now = new
 
     def state(self) -> tuple[Tensor, ...]:
         """The state now, read from the device."""
