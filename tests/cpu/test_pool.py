@@ -152,6 +152,41 @@ def test_a_child_process_works_alone_and_can_have_workers_again(library: engine.
     assert (counts == 2).all()
 
 
+def test_workers_have_a_stack_of_their_own_size(run_python) -> None:
+    # Large products pack their operands on the stack, more than threads of this size have.
+    code = (
+        "import threading\n"
+        "threading.stack_size(65536)\n"
+        "import numpy as np, quabla as qb\n"
+        "qb.set_num_threads(4)\n"
+        "a, b = (np.random.default_rng(i).normal(size=(700, 700)) for i in (0, 1))\n"
+        "c = qb.jit(lambda a, b: a @ b)(qb.array(a), qb.array(b))\n"
+        "print(np.abs(c.numpy() - a @ b).max() < 1e-9, threading.stack_size())"
+    )
+    assert run_python(code).stdout.strip() == "True 65536"
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+def test_a_system_that_allows_no_more_threads(run_python, allowed: int) -> None:
+    code = (
+        "import _thread\n"
+        "start, started = _thread.start_new_thread, []\n"
+        "def refuse(*args):\n"
+        f"    if len(started) == {allowed}:\n"
+        '        raise RuntimeError("can\'t start new thread")\n'
+        "    started.append(start(*args))\n"
+        "_thread.start_new_thread = refuse\n"
+        "import numpy as np, quabla as qb\n"
+        "qb.set_num_threads(8)\n"
+        "x = qb.array(np.arange(1_000_000) % 7.0)\n"
+        "print(qb.jit(lambda x: qb.sum(x * x))(x).item(), len(started))"
+    )
+    assert run_python(code).stdout.split() == [
+        str(float(np.sum((np.arange(1_000_000) % 7.0) ** 2))),
+        str(allowed),
+    ]
+
+
 def test_a_process_ends_although_workers_wait(run_python) -> None:
     code = (
         "import numpy as np, quabla as qb\n"

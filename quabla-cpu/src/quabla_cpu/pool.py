@@ -15,6 +15,7 @@ All of it is a record of words in memory. The native code that works on it is in
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import os
 import threading
@@ -30,6 +31,7 @@ __all__ = ["PARALLEL", "address", "ensure", "resize"]
 
 RECORD = "quabla_pool"
 WORDS = 96
+_STACK = 2 << 20  # bytes of stack of a worker
 _EXPORTS = (PARALLEL, "prepare", "resize", "worker")
 
 _lock = threading.Lock()
@@ -61,9 +63,18 @@ def resize(n: int) -> None:
             ctypes.CFUNCTYPE(None)(_code().address("prepare"))()
             _ready = True
         ctypes.CFUNCTYPE(None, ctypes.c_int64)(_code().address("resize"))(n - 1)
-        while _started < n - 1:
-            _thread.start_new_thread(worker, (_started,))
-            _started += 1
+        if _started >= n - 1:
+            return
+        # The code that workers run keeps what it packs on the stack; a program may have asked for smaller ones.
+        before = _thread.stack_size(_STACK)
+        try:
+            # Where the system allows no more threads, those there are do the work; so does the caller alone.
+            with contextlib.suppress(RuntimeError):
+                while _started < n - 1:
+                    _thread.start_new_thread(worker, (_started,))
+                    _started += 1
+        finally:
+            _thread.stack_size(before)
 
 
 def _code() -> engine.Library:
