@@ -1,4 +1,4 @@
-"""What each framework calls the functions that the workloads use. All compute in float64."""
+"""What each framework calls the functions that the workloads use. Arrays keep the dtype that NumPy gave them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,39 @@ from typing import Any
 
 import numpy as np
 
-ELEMENTWISE = ("sin", "exp", "tanh", "sqrt", "abs", "sum", "mean", "reshape")
+# What all of them call the same.
+ELEMENTWISE = (
+    "sin", "exp", "log", "tanh", "sqrt", "abs", "sum", "mean", "reshape", "stack", "cumsum",
+)  # fmt: skip
+
+
+def loop_of(qb: Any) -> Callable[..., Any]:
+    """The loop of `quabla` with its step written as for all others: `body(state, *operands)`."""
+
+    def loop(steps: int, body: Any, state: Any, *operands: Any) -> Any:
+        return qb.fori_loop(0, steps, lambda i, s, *rest: body(s, *rest), state, operands=operands)
+
+    return loop
+
+
+def unrolled(steps: int, body: Any, state: Any, *operands: Any) -> Any:
+    """A loop of Python, for those that have no other."""
+    for _ in range(steps):
+        state = body(state, *operands)
+    return state
+
+
+def scanned(fw: Any) -> Callable[..., Any]:
+    """A scan as a loop of Python."""
+
+    def scan(body: Any, state: Any, xs: Any) -> Any:
+        results = []
+        for x in xs:
+            state, result = body(state, x)
+            results.append(result)
+        return state, fw.stack(results)
+
+    return scan
 
 
 def load_quabla() -> SimpleNamespace:
@@ -22,6 +54,10 @@ def load_quabla() -> SimpleNamespace:
         **{name: getattr(qb, name) for name in ELEMENTWISE},
         **{name: getattr(qb, name) for name in ("grad", "vmap", "jit", "hessian")},
         value_and_grad=lambda f, argnums=0: qb.value_and_grad(f, argnums=argnums),
+        softmax=qb.softmax,
+        solve=qb.linalg.solve,
+        loop=loop_of(qb),
+        scan=qb.scan,
         array=qb.asarray,
         wait=lambda result: result,  # calls return finished arrays
         trainer=trainer,
@@ -63,6 +99,12 @@ def load_jax() -> SimpleNamespace:
     return SimpleNamespace(
         **{name: getattr(jnp, name) for name in ELEMENTWISE},
         **{name: getattr(jax, name) for name in ("grad", "vmap", "jit", "value_and_grad", "hessian")},
+        softmax=jax.nn.softmax,
+        solve=jnp.linalg.solve,
+        loop=lambda steps, body, state, *operands: jax.lax.fori_loop(
+            0, steps, lambda i, s: body(s, *operands), state
+        ),
+        scan=jax.lax.scan,
         array=jnp.asarray,
         wait=jax.block_until_ready,
         trainer=trainer,
@@ -71,9 +113,12 @@ def load_jax() -> SimpleNamespace:
     )
 
 
-def load_torch() -> SimpleNamespace:
-    """PyTorch, eager, with `torch.func` and `torch.optim.Adam`."""
+def load_torch(compiled: bool = False) -> SimpleNamespace:
+    """PyTorch with `torch.func` and `torch.optim.Adam`, eager unless asked for `torch.compile`."""
     import torch
+
+    def compile(f: Any) -> Any:
+        return torch.compile(f) if compiled else f
 
     def value_and_grad(f: Any, argnums: Any = 0) -> Any:
         both = torch.func.grad_and_value(f, argnums)
@@ -90,6 +135,8 @@ def load_torch() -> SimpleNamespace:
         params = torch.utils._pytree.tree_unflatten(leaves, spec)
         optimizer = torch.optim.Adam(leaves, lr=rate)
 
+        loss = compile(loss)
+
         def call() -> Any:
             optimizer.zero_grad()
             value = loss(params, *data)
@@ -102,8 +149,12 @@ def load_torch() -> SimpleNamespace:
     return SimpleNamespace(
         **{name: getattr(torch, name) for name in ELEMENTWISE},
         **{name: getattr(torch.func, name) for name in ("grad", "vmap", "hessian")},
-        jit=lambda f: f,
+        jit=compile,
         value_and_grad=value_and_grad,
+        softmax=torch.softmax,
+        solve=torch.linalg.solve,
+        loop=unrolled,
+        scan=scanned(torch),
         array=lambda a: torch.from_numpy(np.array(a)),
         wait=lambda result: result,
         trainer=trainer,
@@ -112,8 +163,71 @@ def load_torch() -> SimpleNamespace:
     )
 
 
+def load_mlx(compiled: bool = True, device: str | None = "cpu") -> SimpleNamespace:
+    """MLX, by `mx.compile` unless told otherwise; on the CPU, where it has float64, or on its default device."""
+    import mlx.core as mx
+    from mlx.utils import tree_map
+
+    if device is not None:
+        mx.set_default_device(getattr(mx, device))
+    jit = mx.compile if compiled else lambda f: f
+
+    def wait(result: Any) -> Any:
+        mx.eval(result)
+        return result
+
+    def hessian(f: Any) -> Any:
+        def dense(x: Any) -> Any:
+            def column(v: Any) -> Any:
+                return mx.jvp(mx.grad(f), (x,), (v,))[1][0]
+
+            return mx.vmap(column)(mx.eye(x.size, dtype=x.dtype))
+
+        return dense
+
+    def trainer(loss: Any, params: Any, rate: float, *data: Any, b1: float = 0.9, b2: float = 0.999) -> Any:
+        def step(params: Any, t: Any, m: Any, v: Any, *data: Any) -> Any:
+            value, g = mx.value_and_grad(loss)(params, *data)
+            t = t + 1.0
+            m = tree_map(lambda m, g: b1 * m + (1 - b1) * g, m, g)
+            v = tree_map(lambda v, g: b2 * v + (1 - b2) * g * g, v, g)
+            root = mx.sqrt(1 - b2**t)
+            scale, floor = rate * root / (1 - b1**t), 1e-8 * root
+            params = tree_map(lambda p, m, v: p - scale * m / (mx.sqrt(v) + floor), params, m, v)
+            return (params, t, m, v), value
+
+        run = jit(step)
+        zeros = tree_map(mx.zeros_like, params)
+        kept = [(params, mx.array(0.0), zeros, zeros)]
+
+        def call() -> Any:
+            kept[0], value = run(*kept[0], *data)
+            mx.eval(kept[0], value)
+            return value
+
+        return call
+
+    return SimpleNamespace(
+        **{name: getattr(mx, name) for name in ELEMENTWISE},
+        **{name: getattr(mx, name) for name in ("grad", "vmap", "softmax")},
+        value_and_grad=lambda f, argnums=0: mx.value_and_grad(f, argnums),
+        jit=jit,
+        hessian=hessian,
+        solve=mx.linalg.solve,
+        loop=unrolled,
+        scan=scanned(mx),
+        array=lambda a: mx.array(a, dtype=getattr(mx, a.dtype.name)),
+        wait=wait,
+        trainer=trainer,
+        start=mx.default_device,
+        version=mx.__version__,
+    )
+
+
 FRAMEWORKS: dict[str, Callable[[], SimpleNamespace]] = {
     "quabla": load_quabla,
     "jax": load_jax,
     "torch": load_torch,
+    "torch.compile": lambda: load_torch(compiled=True),
+    "mlx": load_mlx,
 }

@@ -26,23 +26,24 @@ def _frequency(fw: Any) -> tuple[Any, Any, Any]:
     return loss, fw.array(np.array(2.5)), fw.array(np.linspace(0.05, 0.95, 8))
 
 
-def network(fw: Any, sizes: tuple[int, ...]) -> Any:
-    """The weights of a tanh network, from a fixed seed."""
+def network(fw: Any, sizes: tuple[int, ...], dtype: Any = np.float64) -> Any:
+    """The weights of a network, from a fixed seed."""
     rng = np.random.default_rng(0)
     return [
-        {"w": fw.array(rng.normal(0.0, a**-0.5, (a, b))), "b": fw.array(np.zeros(b))}
+        {"w": fw.array(rng.normal(0.0, a**-0.5, (a, b)).astype(dtype)), "b": fw.array(np.zeros(b, dtype))}
         for a, b in itertools.pairwise(sizes)
     ]
 
 
-def forward(fw: Any, params: Any, x: Any) -> Any:
+def forward(fw: Any, params: Any, x: Any, activation: str = "tanh") -> Any:
     """The network on `(batch, inputs)`."""
+    function = getattr(fw, activation)
     for p in params[:-1]:
-        x = fw.tanh(x @ p["w"] + p["b"])
+        x = function(x @ p["w"] + p["b"])
     return x @ params[-1]["w"] + params[-1]["b"]
 
 
-def pinn_loss(fw: Any) -> tuple[Any, Any, Any]:
+def pinn1d_loss(fw: Any) -> tuple[Any, Any, Any]:
     """-u'' = pi^2 sin(pi x) by a 1-16-1 network at 64 points."""
 
     def u(x: Any, params: Any) -> Any:
@@ -75,32 +76,72 @@ def trainer(fw: Any) -> Work:
     return fw.trainer(loss, w, 0.05, x)  # type: ignore[no-any-return]
 
 
-def pinn(fw: Any) -> Work:
+def pinn1d(fw: Any) -> Work:
     """jit(value_and_grad(loss)) of a small physics-informed network."""
-    loss, params, x = pinn_loss(fw)
+    loss, params, x = pinn1d_loss(fw)
     step = fw.jit(fw.value_and_grad(loss))
     return lambda: fw.wait(step(params, x))
 
 
-def pinn_trainer(fw: Any) -> Work:
+def pinn1d_trainer(fw: Any) -> Work:
     """Loss, gradient and Adam on it, in one call."""
-    loss, params, x = pinn_loss(fw)
+    loss, params, x = pinn1d_loss(fw)
     return fw.trainer(loss, params, 1e-3, x)  # type: ignore[no-any-return]
 
 
-def mlp(fw: Any) -> Work:
+def mlp_train(fw: Any, dtype: Any = np.float64) -> Work:
     """A 784-256-128-10 network, 128 examples, squared error, value and gradient."""
     rng = np.random.default_rng(1)
-    x, y = fw.array(rng.random((128, 784))), fw.array(rng.random((128, 10)))
-    params = network(fw, (784, 256, 128, 10))
+    x, y = fw.array(rng.random((128, 784)).astype(dtype)), fw.array(rng.random((128, 10)).astype(dtype))
+    params = network(fw, (784, 256, 128, 10), dtype)
     step = fw.jit(fw.value_and_grad(lambda p, x, y: fw.mean((forward(fw, p, x) - y) ** 2)))
     return lambda: fw.wait(step(params, x, y))
 
 
-def chain(fw: Any) -> Work:
-    """Elementwise functions of a million values, value and both gradients: bound by memory."""
+def pinn2d(fw: Any) -> Work:
+    """The Laplacian of a 2-64-64-64-1 network at 2048 points, by nested gradients; value and gradient."""
+
+    def u(x: Any, y: Any, params: Any) -> Any:
+        return fw.reshape(forward(fw, params, fw.reshape(fw.stack([x, y]), (1, 2))), ())
+
+    u_xx = fw.vmap(fw.grad(fw.grad(u, 0), 0), (0, 0, None))
+    u_yy = fw.vmap(fw.grad(fw.grad(u, 1), 1), (0, 0, None))
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        right = fw.sin(math.pi * x) * fw.sin(math.pi * y)
+        return fw.mean((u_xx(x, y, params) + u_yy(x, y, params) + right) ** 2)
+
+    rng = np.random.default_rng(5)
+    x, y = fw.array(rng.random(2048)), fw.array(rng.random(2048))
+    params, step = network(fw, (2, 64, 64, 64, 1)), fw.jit(fw.value_and_grad(loss))
+    return lambda: fw.wait(step(params, x, y))
+
+
+def ode(fw: Any) -> Work:
+    """Lotka and Volterra's equations, 1000 steps of Runge and Kutta, with the gradient in the rates."""
+
+    def slope(s: Any, p: Any) -> Any:
+        return fw.stack([p[0] * s[0] - p[1] * s[0] * s[1], p[2] * s[0] * s[1] - p[3] * s[1]])
+
+    def loss(p: Any, start: Any, h: float = 0.01) -> Any:
+        def body(s: Any, p: Any) -> Any:
+            k1 = slope(s, p)
+            k2 = slope(s + 0.5 * h * k1, p)
+            k3 = slope(s + 0.5 * h * k2, p)
+            k4 = slope(s + h * k3, p)
+            return s + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+
+        return fw.sum(fw.loop(1000, body, start, p) ** 2)
+
+    step = fw.jit(fw.value_and_grad(loss))
+    p, start = fw.array(np.array([1.1, 0.4, 0.1, 0.4])), fw.array(np.array([10.0, 5.0]))
+    return lambda: fw.wait(step(p, start))
+
+
+def chain(fw: Any, dtype: Any = np.float64) -> Work:
+    """Elementwise functions of a million values, value and both gradients."""
     rng = np.random.default_rng(2)
-    a, b = fw.array(rng.normal(size=1_000_000)), fw.array(rng.normal(size=1_000_000))
+    a, b = (fw.array(rng.normal(size=1_000_000).astype(dtype)) for _ in range(2))
 
     def f(a: Any, b: Any) -> Any:
         return fw.sum(fw.tanh(a * b + 1.0) * fw.exp(-a * a) + fw.sin(b) * fw.sqrt(fw.abs(a) + 1.0))
@@ -125,14 +166,21 @@ def hessian(fw: Any) -> Work:
     return lambda: fw.wait(second(x))
 
 
-WORKLOADS: dict[str, Callable[[Any], Work]] = {
+# The eight rows by which this library is judged.
+EIGHT: dict[str, Callable[[Any], Work]] = {
     "readme": readme,
-    "readme_after": readme_after,
-    "trainer": trainer,
-    "pinn": pinn,
-    "pinn_trainer": pinn_trainer,
-    "mlp": mlp,
+    "pinn1d": pinn1d,
+    "pinn2d": pinn2d,
+    "mlp_train": mlp_train,
     "chain": chain,
     "gemm": gemm,
     "hessian": hessian,
+    "ode": ode,
+}
+
+WORKLOADS: dict[str, Callable[[Any], Work]] = {
+    **EIGHT,
+    "readme_after": readme_after,
+    "trainer": trainer,
+    "pinn1d_trainer": pinn1d_trainer,
 }
