@@ -51,8 +51,13 @@ def threads() -> Iterator[Callable[[int], None]]:
     qb.set_num_threads(before)
 
 
+def tensor(x: np.ndarray) -> Any:
+    """The array in its own dtype: integers of NumPy would become float64 otherwise."""
+    return qb.array(x, dtype=x.dtype.name)
+
+
 def lowered(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
-    program, _ = trace(lambda *xs: tuple(function(*xs)), [qb.array(x).aval for x in arrays])
+    program, _ = trace(lambda *xs: tuple(function(*xs)), [tensor(x).aval for x in arrays])
     return CpuBackend().lower(program, "cpu")
 
 
@@ -60,7 +65,7 @@ def check(function: Callable[..., Any], *arrays: np.ndarray) -> Any:
     """Compare with the definition of every op; returns the lowered program."""
     with small_work_divided():
         low = lowered(function, *arrays)
-        tensors = [qb.array(x) for x in arrays]
+        tensors = [tensor(x) for x in arrays]
         got = build(low)(*tensors)
     for g, w in zip(got, reference(low.program)(*tensors), strict=True):
         if w.dtype.kind != "f":
