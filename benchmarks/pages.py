@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def machine(table: dict[str, Any]) -> str:
     """Where the numbers come from, in a sentence."""
     about = table["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in table["versions"].items())
-    return f"Measured on {about['cores']} cores of {about['cpu']}, Python {about['python']}: {versions}."
+    text = f"Measured on {about['cores']} cores of {about['cpu']}, Python {about['python']}: {versions}."
+    return textwrap.fill(text, 120)
 
 
 def shown(t: float) -> str:

@@ -8,6 +8,7 @@ processor may read what is written before it writes it is not counted. Everythin
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -38,9 +39,9 @@ def products(dtype: Any, seconds: float) -> dict[str, float]:
     for n in (512, 768, 1024):
         a, b = (rng.normal(size=(n, n)).astype(dtype) for _ in range(2))
         left, right, out = qb.asarray(a), qb.asarray(b), np.empty_like(a)
-        calls = {
-            "quabla": lambda x=left, y=right: ours(x, y),
-            "numpy": lambda x=a, y=b, z=out: np.matmul(x, y, z),
+        calls: dict[str, Callable[[], Any]] = {
+            "quabla": functools.partial(ours, left, right),
+            "numpy": functools.partial(np.matmul, a, b, out),
         }
         for name, call in calls.items():
             call()

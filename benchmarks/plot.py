@@ -44,9 +44,18 @@ def main() -> None:
             if peer in table["ratios"].get(f"{work}.us", {})
         ]
         if points:
-            axes.scatter(*zip(*points, strict=True), s=26, color=COLOURS.get(peer, INK), label=peer, zorder=3)
+            axes.scatter(
+                [x for x, _ in points],
+                [y for _, y in points],
+                s=26,
+                color=COLOURS.get(peer, INK),
+                label=peer,
+                zorder=3,
+            )
     ticks = [(goal, places[work]) for work, goal in goals.items() if goal is not None and work in EIGHT]
-    axes.scatter(*zip(*ticks, strict=True), s=90, marker="|", color=INK, label="goal", zorder=2)
+    axes.scatter(
+        [x for x, _ in ticks], [y for _, y in ticks], s=90, marker="|", color=INK, label="goal", zorder=2
+    )
     axes.axvline(1.0, color=INK, linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks([places[work] for work in works], works)
