@@ -21,9 +21,9 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def needs_example(thing: object) -> bool:
-    """Functions and classes are called, so they show a call; errors, modules and values are not."""
+    """Functions and classes are called or caught, so they show it; modules and values are not."""
     if inspect.isclass(thing):
-        return not issubclass(thing, BaseException)
+        return True
     return callable(thing) and not isinstance(thing, ModuleType) and bool(getattr(thing, "__name__", ""))
 
 

@@ -28,6 +28,9 @@ Shape = tuple[int, ...]
 MOST_ELEMENTS = min(2**47, sys.maxsize) // 8
 
 
+MOST_AXES = 64  # as in NumPy
+
+
 class ShapeDtype:
     """Shape and dtype of a value, without the value. Interned: equal types are one object, so `is` compares them.
 
@@ -121,6 +124,8 @@ def as_shape(shape: Any, where: str) -> Shape:
             raise ShapeError(
                 f"{where}: empty arrays are not supported, got shape {extents}; every extent must be at least 1"
             )
+    if len(extents) > MOST_AXES:
+        raise ShapeError(f"{where}: an array has at most {MOST_AXES} axes, got a shape with {len(extents)}")
     if math.prod(extents) > MOST_ELEMENTS:
         raise ShapeError(f"{where}: no memory can hold an array of shape {extents}")
     return extents

@@ -19,7 +19,7 @@ from quabla.dtypes import as_dtype, bool_, dtype, float32, float64, int64
 from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.shapes import aval_of
 
-__all__ = ["array", "as_operand", "asarray", "flat_data"]
+__all__ = ["array", "as_array", "as_operand", "asarray", "flat_data"]
 
 _KEPT = {d.numpy for d in (float64, float32, bool_)}
 _FLOAT = aval_of((), float64)
@@ -56,7 +56,7 @@ def array(obj: Any, dtype: Any = None) -> Any:
         >>> qb.array([True, False]).dtype, qb.array(2.0, dtype=qb.float32).dtype
         (quabla.bool, quabla.float32)
     """
-    made = _convert(obj, dtype, "array")
+    made = as_array(obj, dtype, "array")
     return (
         shared(obj, aval_of(obj.aval.shape, obj.aval.dtype)) if made is obj and type(obj) is Tensor else made
     )
@@ -84,12 +84,12 @@ def asarray(obj: Any, dtype: Any = None) -> Any:
         >>> x.dtype, qb.asarray(x) is x
         (quabla.float32, True)
     """
-    return _convert(obj, dtype, "asarray")
+    return as_array(obj, dtype, "asarray")
 
 
 def flat_data(data: Any, dtype: Any, shape: tuple[int, ...]) -> Tensor:
     """The data of `Tensor(shape, data)`, float64 unless a dtype is given: a vector with the elements of that shape."""
-    made = _convert(data, float64 if dtype is None else dtype, "Tensor")
+    made = as_array(data, float64 if dtype is None else dtype, "Tensor")
     if isinstance(made, TraceTensor):
         raise TracerError(
             f"Tensor: the data is a traced value {made.aval}; quabla.reshape gives it a shape{user_line()}"
@@ -119,7 +119,7 @@ def as_operand(x: Any, where: str) -> Any:
     if isinstance(x, int | float | np.integer):
         return wrap_as(np.array(_float(x, where)), _WEAK_FLOAT)
     if isinstance(x, np.ndarray | np.generic):
-        return _convert(x, None, where)
+        return as_array(x, None, where)
     remedy = "convert it with quabla.asarray first" if _looks_like_data(x) else "pass an array or a number"
     raise DtypeError(f"{where}: a {type(x).__name__} is not an operand; {remedy}")
 
@@ -139,7 +139,8 @@ def _float(x: Any, where: str) -> float:
         raise DtypeError(f"{where}: the integer {_short(x)} is beyond the range of float64") from None
 
 
-def _convert(obj: Any, dtype: Any, where: str) -> Any:
+def as_array(obj: Any, dtype: Any, where: str) -> Any:
+    """What `asarray` returns, for the function `where`."""
     to = None if dtype is None else as_dtype(dtype)
     kind = type(obj)
     if kind is np.ndarray:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.convert import asarray
+from quabla.arrays.convert import as_array
 from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor
 from quabla.dtypes import as_dtype, float64
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.shapes import MOST_ELEMENTS, as_shape, whole
 
 __all__ = ["arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like"]
@@ -76,7 +76,7 @@ def full(shape: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: An
     """
     if (value is _MISSING) == (fill_value is _MISSING):
         raise TypeError("full: give the value once, as in full(shape, value)")
-    fill = asarray(fill_value if value is _MISSING else value, dtype)
+    fill = as_array(fill_value if value is _MISSING else value, dtype, "full")
     extents = as_shape(shape, "full")
     if isinstance(fill, TraceTensor) or fill.shape:
         return fill.broadcast_to(extents)
@@ -101,7 +101,7 @@ def zeros_like(x: Any, dtype: Any = None) -> Tensor:
         >>> qb.zeros_like(qb.ones((2, 2))).tolist()
         [[0.0, 0.0], [0.0, 0.0]]
     """
-    x = asarray(x)
+    x = as_array(x, None, "zeros_like")
     return zeros(x.shape, x.dtype if dtype is None else dtype)
 
 
@@ -113,7 +113,7 @@ def ones_like(x: Any, dtype: Any = None) -> Tensor:
         >>> qb.ones_like(qb.zeros(2)).tolist()
         [1.0, 1.0]
     """
-    x = asarray(x)
+    x = as_array(x, None, "ones_like")
     return ones(x.shape, x.dtype if dtype is None else dtype)
 
 
@@ -139,7 +139,7 @@ def full_like(x: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: A
         >>> qb.full_like(qb.ones((2,), dtype=qb.float32), 3)
         Tensor([3., 3.], dtype=float32)
     """
-    x = asarray(x)
+    x = as_array(x, None, "full_like")
     return full(x.shape, value, x.dtype if dtype is None else dtype, fill_value=fill_value)
 
 
@@ -229,6 +229,7 @@ def eye(n: Any, m: Any = None, dtype: Any = None) -> Tensor:
     """
     rows = _count(n, "eye", "n")
     columns = rows if m is None else _count(m, "eye", "m")
+    as_shape((rows, columns), "eye")
     return wrap(np.eye(rows, columns, dtype=_numpy_dtype(dtype)))
 
 
@@ -247,6 +248,10 @@ def _number(x: Any, where: str) -> float:
         raise DtypeError(f"{where}: expected a number, got {x!r}")
     try:
         return float(x)
+    except TracerError:
+        raise
+    except TypeError:
+        raise DtypeError(f"{where}: expected a number, got {x!r:.80}") from None
     except OverflowError:
         raise DtypeError(f"{where}: an integer beyond the range of float64") from None
 

@@ -12,6 +12,7 @@ from quabla.ops.compare import equal, isinf, logical_or
 from quabla.ops.elementwise import abs, add, div, maximum, mul, neg, sqrt, stop_gradient, where
 from quabla.ops.family import elementwise
 from quabla.ops.reduce import scale_for
+from quabla.shapes import broadcast_shapes
 
 __all__ = ["arccos", "arcsin", "arctan", "arctan2", "atan2", "hypot", "tan"]
 
@@ -145,6 +146,7 @@ def hypot(x: Any, y: Any) -> Any:
         (5.0, 0.0)
     """
     x, y = (floating_operand(v, "hypot") for v in promote((x, y), "hypot"))
+    broadcast_shapes("hypot", x.shape, y.shape)
     largest = maximum(abs(stop_gradient(x)), abs(stop_gradient(y)))
     scale = scale_for(largest)
     a, b = div(x, scale), div(y, scale)

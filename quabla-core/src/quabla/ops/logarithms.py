@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quabla.ops.apply import binary, promote, unary
+from quabla.ops.apply import binary, floating_operand, promote, unary
 from quabla.ops.compare import equal, isinf, less, logical_and
 from quabla.ops.elementwise import abs, div, elementwise, exp, maximum, neg, sigmoid, sub, where
 from quabla.ops.powers import integer_power
@@ -192,4 +192,4 @@ def reciprocal(x: Any) -> Any:
         >>> qb.reciprocal(qb.array([4.0, 0.0])).tolist()
         [0.25, inf]
     """
-    return div(1.0, x)
+    return div(1.0, floating_operand(x, "reciprocal"))

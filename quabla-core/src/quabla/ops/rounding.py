@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from quabla.errors import DtypeError
-from quabla.ops.apply import binary, floating_operand, operand, promote, unary
+from quabla.ops.apply import apply, binary, floating_operand, operand, promote, unary
 from quabla.ops.compare import equal, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
-from quabla.shapes import whole
+from quabla.shapes import broadcast_shapes, whole
 
 __all__ = [
     "ceil", "clip", "divmod", "floor", "floor_divide", "fmod", "mod", "nan_to_num", "remainder", "round", "trunc",
@@ -150,7 +150,7 @@ def remainder(x: Any, y: Any) -> Any:
         >>> qb.remainder(-5.0, 3.0).item()
         1.0
     """
-    return binary(mod_op, x, y)
+    return apply(mod_op, (x, y), "remainder")
 
 
 def fmod(x: Any, y: Any) -> Any:
@@ -178,7 +178,12 @@ def floor_divide(x: Any, y: Any) -> Any:
         >>> qb.floor_divide(qb.array([5.0, -5.0]), 3.0).tolist()
         [1.0, -2.0]
     """
-    x, y = (stop_gradient(floating_operand(v, "floor_divide")) for v in promote((x, y), "floor_divide"))
+    return _floor_divide(x, y, "floor_divide")
+
+
+def _floor_divide(x: Any, y: Any, name: str) -> Any:
+    x, y = (stop_gradient(floating_operand(v, name)) for v in promote((x, y), name))
+    broadcast_shapes(name, x.shape, y.shape)
     none = equal(y, 0.0)
     divisor = where(none, 1.0, y)
     r = fmod(x, divisor)
@@ -196,7 +201,7 @@ def divmod(x: Any, y: Any) -> tuple[Any, Any]:
         >>> [v.item() for v in divmod(qb.array(-5.0), 3.0)]
         [-2.0, 1.0]
     """
-    return floor_divide(x, y), mod(x, y)
+    return _floor_divide(x, y, "divmod"), mod(x, y)
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -51,11 +51,12 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Any:
 
 def _completed(shape: Any, x: Any) -> Shape:
     """The target of a reshape, with -1 worked out."""
+    shape = shape.tolist() if isinstance(shape, np.ndarray) else shape
     given = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    free = [i for i, n in enumerate(given) if n == -1]
+    free = [i for i, n in enumerate(given) if isinstance(n, SupportsIndex) and n == -1]
     if len(free) > 1:
         raise ShapeError(f"reshape: only one extent may be -1, got {given}")
-    known = as_shape(tuple(n for n in given if n != -1), "reshape")
+    known = as_shape(tuple(n for i, n in enumerate(given) if i not in free), "reshape")
     size = 1
     for n in known:
         size *= n

@@ -73,7 +73,7 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
         >>> qb.softmax(qb.array([0.0, 0.0, -float("inf")])).tolist()
         [0.5, 0.5, 0.0]
     """
-    x, axes = arithmetic(x, _axis_of(x, axis), "softmax")
+    x, axes = arithmetic(x, _axis_of(x, axis, "softmax"), "softmax")
     e = exp(_shifted(x, axes)[0])
     return div(e, spread(sum_over(e, axes), x.shape, axes))
 
@@ -86,11 +86,11 @@ def log_softmax(x: Any, axis: Axes = -1) -> Any:
         >>> qb.log_softmax(qb.array([-431.0, 279.0, 427.0])).tolist()
         [-858.0, -148.0, 0.0]
     """
-    x, axes = arithmetic(x, _axis_of(x, axis), "log_softmax")
+    x, axes = arithmetic(x, _axis_of(x, axis, "log_softmax"), "log_softmax")
     below = _shifted(x, axes)[0]
     return sub(below, spread(log(sum_over(exp(below), axes)), x.shape, axes))
 
 
-def _axis_of(x: Any, axis: Axes) -> Axes:
+def _axis_of(x: Any, axis: Axes, where: str) -> Axes:
     """The axis; None for a scalar, which has none and is its own sum."""
-    return None if operand(x, "softmax").ndim == 0 and axis == -1 else axis
+    return None if operand(x, where).ndim == 0 and axis == -1 else axis

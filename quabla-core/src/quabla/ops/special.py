@@ -11,7 +11,7 @@ import numpy as np
 from quabla.arrays.tracer import bind
 from quabla.dtypes import float64
 from quabla.ir.op import Op, Sample
-from quabla.ops.apply import promote, unary
+from quabla.ops.apply import floating_operand, promote, unary
 from quabla.ops.elementwise import abs, cos, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
 from quabla.ops.structure import cast
 
@@ -155,6 +155,7 @@ def silu(x: Any) -> Any:
         >>> qb.silu(qb.array([0.0, 1000.0])).tolist()
         [0.0, 1000.0]
     """
+    x = floating_operand(x, "silu")
     return mul(x, sigmoid(x))
 
 
