@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,32 +17,23 @@ import quabla as qb
 from quabla.arrays.tracer import trace
 from quabla.backends.reference import build as reference
 from quabla.lowering import panels
+from quabla.lowering.grouping import Limits, cost
 from quabla.lowering.loops import Kernel, Panel, Product
+from quabla_cpu import lower
 from quabla_cpu.backend import CpuBackend, build
 
 pytestmark = pytest.mark.cpu
 
 
+SMALL = Limits(worth=1.0, rows=24, span=8, chunk=4, cache=4096, alone=4)
+
+
 @contextlib.contextmanager
 def small_work_divided() -> Iterator[None]:
     """Have panels made of programs that would be too small for them."""
-    kept = {
-        name: getattr(panels, name) for name in ("_WORTH", "_ROWS", "_SPAN", "_CHUNK", "_CACHE", "_ALONE")
-    }
-    for name, value in {
-        "_WORTH": 1.0,
-        "_ROWS": 24,
-        "_SPAN": 8,
-        "_CHUNK": 4,
-        "_CACHE": 4096,
-        "_ALONE": 4,
-    }.items():
-        setattr(panels, name, value)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lower, "in_panels", partial(panels.in_panels, limits=SMALL))
         yield
-    finally:
-        for name, value in kept.items():
-            setattr(panels, name, value)
 
 
 @pytest.fixture
@@ -121,10 +113,10 @@ def test_a_real_network_becomes_one_panel(rows: int) -> None:
     low = lowered(step, *arrays)
     (panel,) = panels_of(low)
     assert panel.rows == rows and panel.spans > 1
-    large = [s for s in low.plan.steps if isinstance(s, (Kernel, Product)) and panels._cost(s) > 20_000]
+    large = [s for s in low.plan.steps if isinstance(s, (Kernel, Product)) and cost(s) > 20_000]
     assert not large
     # What one step leaves for the next is private to a thread, and fits into its cache.
-    assert 0 < panel.private_nbytes <= panels._CACHE
+    assert 0 < panel.private_nbytes <= Limits().cache
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:

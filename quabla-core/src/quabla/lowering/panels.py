@@ -13,15 +13,13 @@ every large step on its own. Sizes decide, never a clock or the number of thread
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from quabla.dtypes import bool_, dtype, float64
 from quabla.lowering.buffers import aligned, assign, touched
+from quabla.lowering.grouping import Group, Limits, Work, candidates, cost, grouped
 from quabla.lowering.loops import (
-    Apply,
     Buffer,
-    Call,
     Kernel,
     Load,
     Panel,
@@ -34,231 +32,71 @@ from quabla.lowering.loops import (
     collapse,
 )
 from quabla.lowering.packing import packed
-from quabla.lowering.rows import accesses, points, rows_of, take
+from quabla.lowering.rows import accesses, rows_of, take
 
 __all__ = ["in_panels"]
 
-Work = Kernel | Product
 
-_WORTH = 40_000.0  # nanoseconds of one core from which work is divided
-_ROWS = 128  # from here on several steps are put together
-_SPAN = 64  # rows that a span has at least
-_SPANS = 16
-_SUMMED = 8  # spans where sums are kept for each
-_CACHE = 768 << 10  # bytes of private memory: what a core has close at hand
-_CLOSE = 256 << 10  # bytes of sums that stay close at hand from pass to pass
-_CHUNK = 64  # rows of a pass that has sums to add to
-_COPIED = 4  # passes from which products have their matrices copied into a better order
-_TRIES = 4
-_ALONE = 16  # rows of a span of a single step, at least
+_LIMITS = Limits()
 
 Temporary = Callable[[dtype, int], Buffer]
 
 
-def in_panels(steps: Sequence[Step], temporary: Temporary) -> tuple[Step, ...]:
+def in_panels(steps: Sequence[Step], temporary: Temporary, limits: Limits = _LIMITS) -> tuple[Step, ...]:
     """The steps with those put together that can be.
 
     Args:
         steps: kernels, products and calls in order; every buffer is written before it is read.
         temporary: makes a buffer of a dtype and a number of elements.
+        limits: what is worth dividing.
     """
-    total = sum(_cost(s) for s in steps)
-    if total < _WORTH:
+    total = sum(cost(s) for s in steps)
+    if total < limits.worth:
         return tuple(steps)
     readers: dict[Buffer, int] = {}
     for step in steps:
         for buffer in touched(step):
             readers[buffer] = readers.get(buffer, 0) + 1
-    return tuple(_divided(list(steps), temporary, readers))
+    return tuple(_divided(list(steps), temporary, readers, limits))
 
 
-def _divided(steps: list[Step], temporary: Temporary, readers: dict[Buffer, int]) -> list[Step]:
-    best: _Group | None = None
-    for count in _candidates(steps):
-        group = _grouped(steps, count)
+def _divided(
+    steps: list[Step], temporary: Temporary, readers: dict[Buffer, int], limits: Limits
+) -> list[Step]:
+    best: Group | None = None
+    for count in candidates(steps, limits):
+        group = grouped(steps, count, limits)
         # A product on its own is divided along the axis that suits it best.
         lonely = len(group.members) == 1 and isinstance(group.members[0][0], Product) and not group.sums
-        if group.cost >= _WORTH and not lonely and (best is None or group.cost > best.cost):
+        if group.cost >= limits.worth and not lonely and (best is None or group.cost > best.cost):
             best = group
     if best is None:
-        return [_alone(step, temporary) for step in steps]
-    before = _divided(best.before, temporary, readers)
-    return [*before, *_panel(best, temporary, readers), *_divided(best.after, temporary, readers)]
-
-
-# --- what it costs ----------------------------------------------------------------------------------------------------
-
-_SLOW = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "sigmoid",
-    "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc", "power",
-    "cbrt",
-))  # fmt: skip
-
-
-def _cost(step: Step) -> float:
-    """About how many nanoseconds a step takes on one core; calls are not divided."""
-    if isinstance(step, Product):
-        return points(step) / 25.0
-    if isinstance(step, Kernel):
-        weight = sum(6.0 if isinstance(e, Apply) and e.op in _SLOW else 1.0 for e in step.body)
-        return points(step) * weight / 8.0
-    return 0.0
-
-
-def _candidates(steps: Sequence[Step]) -> list[int]:
-    """Numbers of rows worth trying: the extents that most of the work has."""
-    costs: dict[int, float] = {}
-    for step in steps:
-        if isinstance(step, Kernel):
-            extents = set(step.domain)
-        elif isinstance(step, Product):
-            extents = {axis.extent for axes in (step.batch, step.m, step.n, step.k) for axis in axes}
-        else:
-            continue
-        for n in extents:
-            if n >= _ROWS:
-                costs[n] = costs.get(n, 0.0) + _cost(step)
-    ranked = sorted(costs, key=lambda n: (-costs[n], n))
-    return [n for n in ranked[:6] if costs[n] >= _WORTH / 4]
-
-
-# --- which steps ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class _Group:
-    """The steps of one panel while they are collected, and those that come before and after it."""
-
-    count: int
-    members: list[tuple[Work, Rows]] = field(default_factory=list)
-    before: list[Step] = field(default_factory=list)
-    after: list[Step] = field(default_factory=list)
-    cost: float = 0.0
-    paces: dict[Buffer, int] = field(default_factory=dict)  # of what is written by rows
-    within: dict[Buffer, bool] = field(default_factory=dict)
-    writers: dict[Buffer, int] = field(default_factory=dict)  # members, by number
-    sums: set[Buffer] = field(default_factory=set)
-    later_reads: set[Buffer] = field(default_factory=set)
-    later_writes: set[Buffer] = field(default_factory=set)
-    blamed: dict[int, float] = field(default_factory=dict)  # by member: the cost of what it kept out
-
-    def place(self, step: Work) -> Rows | None:
-        """Where the rows of a step are, if it can join."""
-        if any(buffer in self.later_writes for buffer in touched(step)):
-            return None
-        for rows in rows_of(step, self.count):
-            if self._fits(step, rows):
-                return rows
-        return None
-
-    def _fits(self, step: Work, rows: Rows) -> bool:
-        summed = 0
-        for access in accesses(step, rows, self.count):
-            buffer = access.buffer
-            pace = self.paces.get(buffer)
-            if buffer in self.sums or (access.written and buffer in self.later_reads):
-                return False
-            if access.sums:
-                summed += buffer.size * (1 if buffer.size * buffer.dtype.itemsize <= _CLOSE else 4)
-                if pace is not None:
-                    return False
-            elif access.written and not access.pace:
-                return False
-            elif pace is not None and not (access.within and self.within[buffer] and access.pace == pace):
-                writer = self.writers[buffer]
-                self.blamed[writer] = self.blamed.get(writer, 0.0) + _cost(step)
-                return False
-        # A sum of its own for each span, and the sum of these, must be little beside the work.
-        spans = min(_SUMMED, self.count // _SPAN)
-        return not summed or (spans > 1 and 4.0 * summed * spans <= max(_cost(step), 20_000.0))
-
-    def join(self, step: Work, rows: Rows) -> None:
-        self.members.append((step, rows))
-        self.cost += _cost(step)
-        for access in accesses(step, rows, self.count):
-            if access.sums:
-                self.sums.add(access.buffer)
-            elif access.written:
-                self.within[access.buffer] = access.within and self.within.get(access.buffer, True)
-                self.paces[access.buffer] = access.pace
-                self.writers[access.buffer] = len(self.members) - 1
-
-    def leave(self, step: Step) -> None:
-        """Put a step that does not join before the panel, or after it where it must be."""
-        follows = any(
-            buffer in self.paces or buffer in self.sums or buffer in self.later_writes
-            for buffer in touched(step)
-        ) or any(buffer in self.later_reads for buffer in _written(step))
-        if follows:
-            self.after.append(step)
-            self.later_reads |= touched(step)
-            self.later_writes |= _written(step)
-        else:
-            self.before.append(step)
-
-
-def _written(step: Step) -> set[Buffer]:
-    """The buffers that a step writes."""
-    if isinstance(step, Kernel):
-        return {e.buffer for e in step.body if isinstance(e, (Store, Reduce))}
-    if isinstance(step, Product):
-        return {step.out}
-    assert isinstance(step, Call)
-    return set(step.outputs) | ({step.scratch} if step.scratch is not None else set())
-
-
-def _grouped(steps: Sequence[Step], count: int) -> _Group:
-    """The group of the steps with `count` rows.
-
-    A weight may have as many rows as there are points. A cheap step on weights that joins would keep out the products
-    that need all of them at once; then it is left out, and the search begins again.
-    """
-    barred: set[int] = set()
-    best: _Group | None = None
-    for _ in range(_TRIES):
-        group = _Group(count)
-        numbers: list[int] = []
-        for i, step in enumerate(steps):
-            rows = None
-            if isinstance(step, (Kernel, Product)) and i not in barred:
-                rows = group.place(step)
-            if rows is None:
-                group.leave(step)
-            else:
-                assert isinstance(step, (Kernel, Product))
-                group.join(step, rows)
-                numbers.append(i)
-        if best is None or group.cost > best.cost:
-            best = group
-        guilty = {numbers[m] for m, kept_out in group.blamed.items() if _cost(group.members[m][0]) < kept_out}
-        if not guilty - barred:
-            break
-        barred |= guilty
-    assert best is not None
-    return best
+        return [_alone(step, temporary, limits) for step in steps]
+    before = _divided(best.before, temporary, readers, limits)
+    return [*before, *_panel(best, temporary, readers), *_divided(best.after, temporary, readers, limits)]
 
 
 # --- the panel --------------------------------------------------------------------------------------------------------
 
 
-def _panel(group: _Group, temporary: Temporary, readers: dict[Buffer, int]) -> list[Step]:
+def _panel(group: Group, temporary: Temporary, readers: dict[Buffer, int]) -> list[Step]:
     """The panel of a group, and the kernels that add up the sums of its spans."""
-    count = group.count
+    count, limits = group.count, group.limits
     private = _private(group, readers)
     # Laid out for a single row first: what is alive at once, in bytes per row.
     sizes = {b: b.size // count * b.dtype.itemsize for b in private}
     per_row = assign([step for step, _ in group.members], sizes, 1)
     # A power of two, so that two, four or eight threads have the same to do.
-    spans = _power_of_two(min(_SUMMED if group.sums else _SPANS, count // _SPAN))
+    spans = _power_of_two(min(limits.summed if group.sums else limits.spans, count // limits.span))
     most = -(-count // spans)
     if per_row:
-        most = min(most, max(_CACHE // per_row, _CHUNK if group.sums else 1))
+        most = min(most, max(limits.cache // per_row, limits.chunk if group.sums else 1))
     copies: list[Kernel] = []
     members = group.members
-    if count >= _COPIED * most:
+    if count >= limits.copied * most:
         copies, members = _with_copies(members, temporary)
     made = _made(members, count, spans, most, temporary, private)
-    return [*[_alone(kernel, temporary) for kernel in copies], *made]
+    return [*[_alone(kernel, temporary, limits) for kernel in copies], *made]
 
 
 def _power_of_two(n: int) -> int:
@@ -283,9 +121,9 @@ def _with_copies(
     return copies, out
 
 
-def _alone(step: Step, temporary: Temporary) -> Step:
+def _alone(step: Step, temporary: Temporary, limits: Limits) -> Step:
     """A large step that no others go with, divided along the longest axis of its results."""
-    if not isinstance(step, (Kernel, Product)) or _cost(step) < _WORTH:
+    if not isinstance(step, (Kernel, Product)) or cost(step) < limits.worth:
         return step
     best: tuple[int, Rows] | None = None
     for rows in _own_axes(step):
@@ -295,10 +133,10 @@ def _alone(step: Step, temporary: Temporary) -> Step:
             continue
         if best is None or n >= best[0]:  # of two as long, the last: vectors run along it
             best = n, rows
-    if best is None or best[0] < 2 * _ALONE:
+    if best is None or best[0] < 2 * limits.alone:
         return step
     count, rows = best
-    spans = _power_of_two(min(_SUMMED, count // _ALONE))
+    spans = _power_of_two(min(limits.summed, count // limits.alone))
     return _made([(step, rows)], count, spans, count, temporary, [])[0]
 
 
@@ -308,7 +146,7 @@ def _own_axes(step: Work) -> list[Rows]:
     return [Rows(of, a, 1) for of in ("batch", "m", "n") for a in range(len(getattr(step, of)))]
 
 
-def _private(group: _Group, readers: dict[Buffer, int]) -> list[Buffer]:
+def _private(group: Group, readers: dict[Buffer, int]) -> list[Buffer]:
     """What only the steps of a group touch, each row its own part: no other thread needs it, and no later pass."""
     uses: dict[Buffer, int] = {}
     plain: dict[Buffer, bool] = {}

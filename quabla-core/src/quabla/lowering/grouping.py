@@ -1,0 +1,193 @@
+"""Which steps share rows: what they cost, and a group of those that can go through a panel together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quabla.lowering.buffers import touched
+from quabla.lowering.loops import Apply, Buffer, Call, Kernel, Product, Reduce, Rows, Step, Store
+from quabla.lowering.rows import accesses, points, rows_of
+
+__all__ = ["Group", "Limits", "Work", "candidates", "cost", "grouped"]
+
+Work = Kernel | Product
+
+_TRIES = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """From which sizes on work is divided, and into what.
+
+    Attributes:
+        worth: nanoseconds of one core from which work is divided.
+        rows: rows from which several steps are put together.
+        span: rows that a span has at least.
+        spans: how many spans there are at the most.
+        summed: how many there are where sums are kept for each.
+        alone: rows of a span of a single step, at least.
+        cache: bytes of private memory: what a core has close at hand.
+        close: bytes of sums that stay close at hand from pass to pass.
+        chunk: rows of a pass that has sums to add to, at least.
+        copied: passes from which products have their matrices copied into a better order.
+    """
+
+    worth: float = 40_000.0
+    rows: int = 128
+    span: int = 64
+    spans: int = 16
+    summed: int = 8
+    alone: int = 16
+    cache: int = 768 << 10
+    close: int = 256 << 10
+    chunk: int = 64
+    copied: int = 4
+
+
+_SLOW = frozenset((
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "sigmoid",
+    "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc", "power",
+    "cbrt",
+))  # fmt: skip
+
+
+def cost(step: Step) -> float:
+    """About how many nanoseconds a step takes on one core; calls are not divided."""
+    if isinstance(step, Product):
+        return points(step) / 25.0
+    if isinstance(step, Kernel):
+        weight = sum(6.0 if isinstance(e, Apply) and e.op in _SLOW else 1.0 for e in step.body)
+        return points(step) * weight / 8.0
+    return 0.0
+
+
+def candidates(steps: Sequence[Step], limits: Limits) -> list[int]:
+    """Numbers of rows worth trying: the extents that most of the work has."""
+    costs: dict[int, float] = {}
+    for step in steps:
+        if isinstance(step, Kernel):
+            extents = set(step.domain)
+        elif isinstance(step, Product):
+            extents = {axis.extent for axes in (step.batch, step.m, step.n, step.k) for axis in axes}
+        else:
+            continue
+        for n in extents:
+            if n >= limits.rows:
+                costs[n] = costs.get(n, 0.0) + cost(step)
+    ranked = sorted(costs, key=lambda n: (-costs[n], n))
+    return [n for n in ranked[:6] if costs[n] >= limits.worth / 4]
+
+
+@dataclass(eq=False)
+class Group:
+    """The steps of one panel while they are collected, and those that come before and after it."""
+
+    count: int
+    limits: Limits
+    members: list[tuple[Work, Rows]] = field(default_factory=list)
+    before: list[Step] = field(default_factory=list)
+    after: list[Step] = field(default_factory=list)
+    cost: float = 0.0
+    paces: dict[Buffer, int] = field(default_factory=dict)  # of what is written by rows
+    within: dict[Buffer, bool] = field(default_factory=dict)
+    writers: dict[Buffer, int] = field(default_factory=dict)  # members, by number
+    sums: set[Buffer] = field(default_factory=set)
+    later_reads: set[Buffer] = field(default_factory=set)
+    later_writes: set[Buffer] = field(default_factory=set)
+    blamed: dict[int, float] = field(default_factory=dict)  # by member: the cost of what it kept out
+
+    def place(self, step: Work) -> Rows | None:
+        """Where the rows of a step are, if it can join."""
+        if any(buffer in self.later_writes for buffer in touched(step)):
+            return None
+        for rows in rows_of(step, self.count):
+            if self._fits(step, rows):
+                return rows
+        return None
+
+    def _fits(self, step: Work, rows: Rows) -> bool:
+        summed = 0
+        for access in accesses(step, rows, self.count):
+            buffer = access.buffer
+            pace = self.paces.get(buffer)
+            if buffer in self.sums or (access.written and buffer in self.later_reads):
+                return False
+            if access.sums:
+                summed += buffer.size * (1 if buffer.size * buffer.dtype.itemsize <= self.limits.close else 4)
+                if pace is not None:
+                    return False
+            elif access.written and not access.pace:
+                return False
+            elif pace is not None and not (access.within and self.within[buffer] and access.pace == pace):
+                writer = self.writers[buffer]
+                self.blamed[writer] = self.blamed.get(writer, 0.0) + cost(step)
+                return False
+        # A sum of its own for each span, and the sum of these, must be little beside the work.
+        spans = min(self.limits.summed, self.count // self.limits.span)
+        return not summed or (spans > 1 and 4.0 * summed * spans <= max(cost(step), 20_000.0))
+
+    def join(self, step: Work, rows: Rows) -> None:
+        self.members.append((step, rows))
+        self.cost += cost(step)
+        for access in accesses(step, rows, self.count):
+            if access.sums:
+                self.sums.add(access.buffer)
+            elif access.written:
+                self.within[access.buffer] = access.within and self.within.get(access.buffer, True)
+                self.paces[access.buffer] = access.pace
+                self.writers[access.buffer] = len(self.members) - 1
+
+    def leave(self, step: Step) -> None:
+        """Put a step that does not join before the panel, or after it where it must be."""
+        follows = any(
+            buffer in self.paces or buffer in self.sums or buffer in self.later_writes
+            for buffer in touched(step)
+        ) or any(buffer in self.later_reads for buffer in _written(step))
+        if follows:
+            self.after.append(step)
+            self.later_reads |= touched(step)
+            self.later_writes |= _written(step)
+        else:
+            self.before.append(step)
+
+
+def _written(step: Step) -> set[Buffer]:
+    """The buffers that a step writes."""
+    if isinstance(step, Kernel):
+        return {e.buffer for e in step.body if isinstance(e, (Store, Reduce))}
+    if isinstance(step, Product):
+        return {step.out}
+    assert isinstance(step, Call)
+    return set(step.outputs) | ({step.scratch} if step.scratch is not None else set())
+
+
+def grouped(steps: Sequence[Step], count: int, limits: Limits) -> Group:
+    """The group of the steps with `count` rows.
+
+    A weight may have as many rows as there are points. A cheap step on weights that joins would keep out the products
+    that need all of them at once; then it is left out, and the search begins again.
+    """
+    barred: set[int] = set()
+    best: Group | None = None
+    for _ in range(_TRIES):
+        group = Group(count, limits)
+        numbers: list[int] = []
+        for i, step in enumerate(steps):
+            rows = None
+            if isinstance(step, (Kernel, Product)) and i not in barred:
+                rows = group.place(step)
+            if rows is None:
+                group.leave(step)
+            else:
+                assert isinstance(step, (Kernel, Product))
+                group.join(step, rows)
+                numbers.append(i)
+        if best is None or group.cost > best.cost:
+            best = group
+        guilty = {numbers[m] for m, kept_out in group.blamed.items() if cost(group.members[m][0]) < kept_out}
+        if not guilty - barred:
+            break
+        barred |= guilty
+    assert best is not None
+    return best
