@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from quabla.arrays.tensor import Tensor
+from quabla.backends.inputs import check_inputs
 from quabla.backends.protocol import NativeEntry
-from quabla.errors import DtypeError, ShapeError
 from quabla.shapes import ShapeDtype
 
-__all__ = ["ENTRY", "PARALLEL", "CpuExecutable", "check_inputs", "new_block"]
+__all__ = ["ENTRY", "PARALLEL", "CpuExecutable", "new_block"]
 
 ENTRY = "entry"  # the symbol of a program
 PARALLEL = "quabla_parallel"  # the symbol of the function that shares work among threads (`pool.py`)
@@ -80,23 +79,3 @@ class CpuExecutable:
             out.address, out.aval, out.owner, out.offset = address + offset, aval, owner, offset
             outs.append(out)
         return tuple(outs)
-
-
-def check_inputs(inputs: Sequence[Tensor], avals: Sequence[ShapeDtype], what: str = "input") -> None:
-    """Raise a typed error unless the inputs are Tensors of these types.
-
-    Raises:
-        ShapeError: another number of inputs, or another shape.
-        DtypeError: no Tensor, or another dtype.
-    """
-    if len(inputs) != len(avals):
-        raise ShapeError(f"the program takes {len(avals)} {what}s, got {len(inputs)}")
-    for i, (x, aval) in enumerate(zip(inputs, avals, strict=True)):
-        if type(x) is not Tensor:
-            raise DtypeError(f"{what} {i} is a {type(x).__name__}; convert it with quabla.asarray")
-        if x.aval.shape != aval.shape:
-            raise ShapeError(f"{what} {i} is {x.aval!r} where the program takes {aval!r}")
-        if x.aval.dtype is not aval.dtype:
-            raise DtypeError(
-                f"{what} {i} is {x.aval!r} where the program takes {aval!r}; convert it with astype"
-            )

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.errors import ShapeError
+from quabla.backends.inputs import check_index, check_inputs, check_step
 from quabla.shapes import ShapeDtype
 from quabla_cpu import engine
-from quabla_cpu.executable import CpuExecutable, check_inputs
+from quabla_cpu.executable import CpuExecutable
 from quabla_cpu.parts import part
 
 __all__ = ["CpuTrainingPlan"]
@@ -52,22 +52,7 @@ class CpuTrainingPlan:
 
     def __init__(self, executable: CpuExecutable, state: Sequence[Tensor], data: Sequence[Tensor]) -> None:
         ins, outs, count = executable.in_avals, executable.out_avals, len(state)
-        if len(ins) != count + len(data) or len(outs) != count + 1:
-            raise ShapeError(
-                f"training_plan: a step on {count} state and {len(data)} data arrays takes {count + len(data)} inputs "
-                f"and returns {count + 1} outputs; this program has {len(ins)} and {len(outs)}"
-            )
-        if outs[-1].shape != ():
-            raise ShapeError(
-                f"training_plan: the loss, the last output, must have shape (), got {outs[-1]!r}"
-            )
-        for i, (before, after) in enumerate(zip(ins, outs[:-1], strict=False)):
-            if before.shape != after.shape or before.dtype is not after.dtype:
-                raise ShapeError(
-                    f"training_plan: state {i} is {before!r} and becomes {after!r}; it must keep its type"
-                )
-        check_inputs(state, ins[:count], "state")
-        check_inputs(data, ins[count:], "data")
+        check_step(ins, outs, state, data)
         entry = executable.entry
         self._executable = executable
         self._data: list[tuple[Tensor, ...]] = [(x,) for x in data]
@@ -137,10 +122,7 @@ class CpuTrainingPlan:
             ShapeError: where the index is none of the data inputs, or the shape is another.
             DtypeError: where the dtype is another.
         """
-        if not 0 <= index < len(self._data):
-            raise ShapeError(
-                f"replace: there are {len(self._data)} data inputs, counted from 0; got index {index}"
-            )
+        check_index(index, len(self._data))
         check_inputs([data], [self._data_avals[index]], "data")
         with self._lock:
             # The array before is kept until no step reads it any more, whatever is raised in between.

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 
 import mlx.core as mx
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.errors import DtypeError, ShapeError
+from quabla.backends.inputs import check_inputs
 from quabla.shapes import ShapeDtype
 from quabla_mlx.sessions import session
 from quabla_mlx.tape import Tape
 from quabla_mlx.target import Array, Target
 
-__all__ = ["MlxExecutable", "check_inputs", "leave"]
+__all__ = ["MlxExecutable", "leave"]
 
 _LARGE = 1 << 16
 """Bytes from which on a copy costs more than to see that it is not needed."""
@@ -84,23 +83,3 @@ def leave(array: Array, aval: ShapeDtype, shared: bool = False) -> Tensor:
     if shared or out.dtype != aval.dtype.numpy:
         out = np.array(out, aval.dtype.numpy, order="C")
     return wrap_as(out, aval)
-
-
-def check_inputs(inputs: Sequence[Tensor], avals: Sequence[ShapeDtype], what: str = "input") -> None:
-    """Raise a typed error unless the inputs are Tensors of these types.
-
-    Raises:
-        ShapeError: another number of inputs, or another shape.
-        DtypeError: no Tensor, or another dtype.
-    """
-    if len(inputs) != len(avals):
-        raise ShapeError(f"the program takes {len(avals)} {what}s, got {len(inputs)}")
-    for i, (x, aval) in enumerate(zip(inputs, avals, strict=True)):
-        if type(x) is not Tensor:
-            raise DtypeError(f"{what} {i} is a {type(x).__name__}; convert it with quabla.asarray")
-        if x.aval.shape != aval.shape:
-            raise ShapeError(f"{what} {i} is {x.aval!r} where the program takes {aval!r}")
-        if x.aval.dtype is not aval.dtype:
-            raise DtypeError(
-                f"{what} {i} is {x.aval!r} where the program takes {aval!r}; convert it with astype"
-            )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, wrap_as
+from quabla.backends.inputs import check_index, check_inputs, check_step
 from quabla.backends.protocol import Executable
-from quabla.errors import DtypeError, ShapeError
 from quabla.shapes import ShapeDtype
 
 __all__ = ["GenericTrainingPlan"]
@@ -32,21 +32,8 @@ class GenericTrainingPlan:
     """
 
     def __init__(self, executable: Executable, state: Sequence[Tensor], data: Sequence[Tensor]) -> None:
-        ins, outs = executable.in_avals, executable.out_avals
-        if len(ins) != len(state) + len(data) or len(outs) != len(state) + 1:
-            raise ShapeError(
-                f"training_plan: a step on {len(state)} state and {len(data)} data arrays takes "
-                f"{len(state) + len(data)} inputs and returns {len(state) + 1} outputs; "
-                f"this program has {len(ins)} and {len(outs)}"
-            )
-        if outs[-1].shape != ():
-            raise ShapeError(
-                f"training_plan: the loss, the last output, must have shape (), got {outs[-1]!r}"
-            )
-        for i, x in enumerate((*state, *data)):
-            _check(x.aval, ins[i], _role(i, len(state)))
-        for i in range(len(state)):
-            _check(outs[i], ins[i], f"new state {i}")
+        outs = executable.out_avals
+        check_step(executable.in_avals, outs, state, data)
         self._executable = executable
         self._state = tuple(state)
         self._data = tuple(data)
@@ -80,10 +67,7 @@ class GenericTrainingPlan:
             ShapeError: where the number of arrays or a shape is another.
             DtypeError: where a dtype is another.
         """
-        if len(state) != len(self._state):
-            raise ShapeError(f"set_state: {len(self._state)} arrays are wanted, got {len(state)}")
-        for i, (x, old) in enumerate(zip(state, self._state, strict=True)):
-            _check(x.aval, old.aval, f"state {i}")
+        check_inputs(state, [x.aval for x in self._state], "state")
         with self._lock:
             self._state = tuple(state)
 
@@ -98,27 +82,10 @@ class GenericTrainingPlan:
             ShapeError: where the index is none of the data inputs, or the shape is another.
             DtypeError: where the dtype is another.
         """
-        if not 0 <= index < len(self._data):
-            raise ShapeError(
-                f"replace: there are {len(self._data)} data inputs, counted from 0; got index {index}"
-            )
-        _check(data.aval, self._data[index].aval, f"data {index}")
+        check_index(index, len(self._data))
+        check_inputs([data], [self._data[index].aval], "data")
         with self._lock:
             self._data = (*self._data[:index], data, *self._data[index + 1 :])
-
-
-def _role(i: int, states: int) -> str:
-    return f"state {i}" if i < states else f"data {i - states}"
-
-
-def _check(got: ShapeDtype, wanted: ShapeDtype, what: str) -> None:
-    if got.shape != wanted.shape:
-        raise ShapeError(f"training_plan: {what} is {got!r} where the step takes {wanted!r}")
-    if got.dtype is not wanted.dtype:
-        raise DtypeError(
-            f"training_plan: {what} is {got!r} where the step takes {wanted!r}; "
-            f"convert it with .astype({wanted.dtype!r})"
-        )
 
 
 def _full(value: float, aval: ShapeDtype) -> Tensor:

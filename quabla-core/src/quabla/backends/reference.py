@@ -15,8 +15,9 @@ import numpy as np
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.backends.generic_plan import GenericTrainingPlan
 from quabla.backends.hookspec import hookimpl
+from quabla.backends.inputs import check_inputs
 from quabla.backends.protocol import TrainingPlan
-from quabla.errors import BackendError, DtypeError, ShapeError
+from quabla.errors import BackendError
 from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program, Value
 from quabla.shapes import ShapeDtype
@@ -101,7 +102,7 @@ class ReferenceExecutable:
             ShapeError: where the number of inputs or a shape is another than compiled for.
             DtypeError: where a dtype is another.
         """
-        _check_inputs(inputs, self.in_avals)
+        check_inputs(inputs, self.in_avals)
         values: list[Any] = [x.numpy() for x in inputs] + [None] * (self.slots - len(inputs))
         with np.errstate(all="ignore"):
             for step in self.steps:
@@ -125,16 +126,6 @@ class ReferenceExecutable:
             taken.add(id(array))
             results.append(wrap_as(array, aval))
         return tuple(results)
-
-
-def _check_inputs(inputs: Sequence[Tensor], avals: tuple[ShapeDtype, ...]) -> None:
-    if len(inputs) != len(avals):
-        raise ShapeError(f"the program takes {len(avals)} inputs, got {len(inputs)}")
-    for i, (x, aval) in enumerate(zip(inputs, avals, strict=True)):
-        if x.aval.shape != aval.shape:
-            raise ShapeError(f"input {i} is {x.aval!r} where the program takes {aval!r}")
-        if x.aval.dtype is not aval.dtype:
-            raise DtypeError(f"input {i} is {x.aval!r} where the program takes {aval!r}")
 
 
 def _as_array(result: Any, aval: ShapeDtype, op: str) -> np.ndarray:
