@@ -279,6 +279,24 @@ def test_float32_stays_float32() -> None:
     assert qb.jit(lambda x: qb.fori_loop(0, 3, lambda i, c: c + 1.0, 0.0) * x)(x).dtype is qb.float32
 
 
+@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize("dtype", [qb.float32, qb.float64])
+def test_results_that_begin_as_python_numbers_take_the_dtype_of_the_others(dtype: Any, unroll: bool) -> None:
+    x = qb.array([1.0, 2.0, 4.0], dtype)
+    steps: dict[str, Any] = {
+        "the carry of before": lambda c, v: (c + v, c),
+        "a dict": lambda c, v: (c + v, {"before": c, "after": c + v, "number": 2.0}),
+    }
+    for step in steps.values():
+        results = [
+            run(lambda v, step=step: qb.scan(step, 0.0, v, unroll=unroll))(x) for run in (lambda f: f, qb.jit)
+        ]
+        for carry, ys in results:
+            before = ys["before"] if isinstance(ys, dict) else ys
+            assert (carry.dtype, before.dtype, before.tolist()) == (dtype, dtype, [0.0, 1.0, 3.0])
+            assert not isinstance(ys, dict) or ys["number"].tolist() == [2.0] * 3
+
+
 def test_carries_without_derivatives() -> None:
     n = A(np.array([1, 2]), qb.int64)
     doubled = qb.jit(lambda n: qb.fori_loop(0, 3, lambda i, c: c + c, n))(n)

@@ -21,7 +21,7 @@ from quabla.ops.index import getitem
 from quabla.ops.shape import stack
 from quabla.ops.structure import cast
 from quabla.shapes import ShapeDtype, aval_of
-from quabla.transforms.staging import as_outputs, name_of, stage, take_apart
+from quabla.transforms.staging import name_of, stage, take_apart
 
 __all__ = ["fori_loop", "scan"]
 
@@ -246,6 +246,6 @@ def _unrolled(
             raise DtypeError(f"scan: {name_of(f)} must return a pair (carry, result), it returned {out!r}")
         keep("scan", f, carry, out[0])
         carry, y = out
-        ys.append(as_outputs(f, y))
+        ys.append(results(f, y))
     stacked = [stack([arrays[j] for arrays, _ in ys]) for j in range(len(ys[0][0]))]
     return carry, ys[0][1].put_together(stacked)
