@@ -544,3 +544,26 @@ def test_integer_arrays_are_neither_differentiated_nor_converted() -> None:
     assert (back[0].tolist(), back[1]) == ([1.0, 0.0, 1.0], None)
     rows = qb.vmap(lambda r, i: r[i])(A([[0.0, 1.0], [2.0, 3.0]]), qb.array(np.array([1, 0]), dtype="int64"))
     assert rows.tolist() == [1.0, 2.0]
+
+
+def _square(x: Any) -> Any:
+    return x * x
+
+
+@pytest.mark.parametrize(
+    "compose",
+    [
+        lambda f: qb.grad(f)(2.0),
+        lambda f: qb.hessian(f)(2.0),
+        lambda f: qb.vmap(f)(A([2.0])),
+        lambda f: qb.jit(f)(A(2.0)),
+        lambda f: qb.jit(lambda x: f(x) + 1.0, device="reference")(A(2.0)),
+        lambda f: qb.jit(lambda x: qb.fori_loop(0, 2, lambda i, c: f(c), x)).lower(A(2.0)),
+        lambda f: qb.optim.Trainer(f, 2.0, qb.optim.SGD()),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_wherever_it_is_asked_for(compose: Any) -> None:
+    with pytest.raises(qb.UnsupportedOperationError, match=r"^jit: there is no device 'abacus'") as caught:
+        compose(qb.jit(_square, device="abacus"))
+    assert caught.value.device == "abacus"
+    compose(qb.jit(_square, device="reference"))  # the outermost jit decides where this runs

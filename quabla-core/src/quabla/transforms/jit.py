@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, final
 
+from quabla.backends import registry
 from quabla.errors import DtypeError
 from quabla.transforms.aot import Lowered, lower_call
 from quabla.transforms.explain import Explanation, explanation
@@ -36,7 +37,9 @@ class Jitted(Transform):
         self.max_traces = max_traces
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Trace through: within another trace, a jitted function is the function."""
+        """Trace through: within another trace, a jitted function is the function. Its device must be there, though."""
+        if self.device is not None:
+            registry.backend_for(self.device)
         return self.fun(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
@@ -92,7 +95,9 @@ def jit(
 
     Args:
         fun: a function of arrays and pytrees of arrays.
-        device: "cpu" (also None), or another that `quabla.devices()` lists, such as "name:1".
+        device: "cpu" (also None), or another that `quabla.devices()` lists, such as "name:1". The outermost `jit`
+            decides: of a function that is called within another transformed one, in `grad(jit(f, device=...))` too,
+            the device is only checked to be there. Write `jit(grad(f), device=...)`.
         static_argnums: positions of hashable arguments that are part of the signature as they are; negative ones count
             from the end of the parameters.
         max_traces: how many signatures may be compiled.
