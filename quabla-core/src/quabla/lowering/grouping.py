@@ -114,7 +114,10 @@ class Group:
             if buffer in self.sums or (access.written and buffer in self.later_reads):
                 return False
             if access.sums:
-                summed += buffer.size * (1 if buffer.size * buffer.dtype.itemsize <= self.limits.close else 4)
+                nbytes = buffer.size * buffer.dtype.itemsize
+                if nbytes > 4 * self.limits.close:  # one for each span would be much memory
+                    return False
+                summed += buffer.size * (1 if nbytes <= self.limits.close else 4)
                 if pace is not None:
                     return False
             elif access.written and not access.pace:
