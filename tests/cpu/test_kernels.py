@@ -368,3 +368,24 @@ def test_the_code_of_a_long_program_is_a_row_of_short_functions():
     np.testing.assert_allclose(
         qb.jit(lambda x: function(x)[0])(qb.array(x)).numpy(), expected, rtol=1e-12, atol=1e-300
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (37,), (9, 16)])
+def test_sine_and_cosine_of_one_value_are_one_call(shape, dtype):
+    x = np.asarray(np.random.default_rng(0).normal(size=shape) * 20.0, dtype)
+
+    def function(x):
+        y = x * 1.5
+        return qb.sin(y), qb.cos(y), qb.sin(y) * qb.cos(y) + qb.cos(x), qb.sum(qb.cos(y))
+
+    check(function, x, ulps=8)
+    together = CpuBackend().lower(trace(function, [qb.array(x).aval])[0], "cpu").generate()
+    alone = CpuBackend().lower(trace(lambda x: (qb.sin(x * 1.5),), [qb.array(x).aval])[0], "cpu").generate()
+    assert {name for name, _, _ in together.math} == {"sincos", "cos"}
+    assert {name for name, _, _ in alone.math} == {"sin"}
+    # The same bits as one without the other.
+    (sine,), (both, *_) = (
+        [v.numpy() for v in qb.jit(f)(qb.array(x))] for f in (lambda x: [qb.sin(x * 1.5)], function)
+    )
+    np.testing.assert_array_equal(sine, both)

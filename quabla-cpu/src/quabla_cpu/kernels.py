@@ -8,12 +8,12 @@ must be inside of.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quabla.dtypes import dtype
-from quabla.lowering.loops import Apply, Kernel, Load, Reduce, Scalar, Store
-from quabla_cpu import text
+from quabla.lowering.loops import Apply, Entry, Kernel, Load, Reduce, Scalar, Store
+from quabla_cpu import text, vectormath
 from quabla_cpu.pointwise import POINTWISE, maximum, minimum, register_type
 from quabla_cpu.schedule import Schedule, schedules
 from quabla_cpu.text import Builder, Value
@@ -33,6 +33,15 @@ def write_kernel(code: Code, kernel: Kernel, start: tuple[int, Value] | None = N
     """
     for schedule in schedules(kernel, code.vector_bytes):
         _Nest(code, schedule, start).write()
+
+
+_ANGLES = ("sin", "cos")
+
+
+def _sines_with_cosines(body: Sequence[Entry]) -> frozenset[int]:
+    """The entries of which a kernel takes the sine and the cosine: derivatives of one are the other."""
+    sines, cosines = ({e.args[0] for e in body if type(e) is Apply and e.op == op} for op in _ANGLES)
+    return frozenset(sines & cosines)
 
 
 def _inside(e: Load | Store | Reduce) -> bool:
@@ -91,6 +100,8 @@ class _Nest:
         self.indices: dict[int, Value] = {}  # where along each axis with a loop
         self.masks: list[Value | None] = [None] * len(self.starts)
         self.start_of: dict[int, int] = {}  # reduction -> its outermost loop
+        self.both = _sines_with_cosines(self.body)
+        self.angles: dict[int, tuple[Any, Any]] = {}  # sine and cosine of those of them seen so far
         self.levels = self._levels()
 
     def _levels(self) -> list[list[int]]:
@@ -226,7 +237,9 @@ class _Nest:
 
     def _entry(self, i: int, level: int) -> None:
         e = self.body[i]
-        if type(e) is Apply:
+        if type(e) is Apply and e.args[0] in self.both and e.op in _ANGLES:
+            self.values[i] = self._angle(e.args[0])[_ANGLES.index(e.op)]
+        elif type(e) is Apply:
             write = POINTWISE[e.op]
             if self.varies[i]:
                 args = [self._vector(a) for a in e.args]
@@ -242,6 +255,17 @@ class _Nest:
             return
         if self.axis >= 0 and i in self.spread and not self.varies[i]:
             self.vectors[i] = self.b.splat(self.values[i], self.lanes)
+
+    def _angle(self, i: int) -> tuple[Any, Any]:
+        """Sine and cosine of an entry, by one call: either costs as much as both."""
+        found = self.angles.get(i)
+        if found is None:
+            xs = self.values[i] if self.varies[i] else [self.values[i]]
+            pairs = [vectormath.call(self.b, "sincos", x) for x in xs]
+            sines, cosines = ([self.b.field(pair, k) for pair in pairs] for k in (0, 1))
+            found = (sines, cosines) if self.varies[i] else (sines[0], cosines[0])
+            self.angles[i] = found
+        return found
 
     def _vector(self, i: int) -> list[Value]:
         """The value of an entry as vectors."""
