@@ -437,6 +437,16 @@ def test_capabilities_agree_with_themselves() -> None:
             BackendCapabilities(**{"dtypes": ("float64",), "ops": ops, "native_float64": True, **wrong})
 
 
+@pytest.mark.parametrize(
+    ("ops", "text"), [(("sine", "flop"), "called flop, sine"), (("add",), "named twice")]
+)
+def test_names_of_ops_that_promise_nothing_are_wrong(ops: tuple[str, ...], text: str) -> None:
+    backend = Toy()
+    backend.can = backend.can.model_copy(update={"ops": (*backend.can.ops, *ops)})
+    (verdict,) = examine(backend, "capabilities_are_true").verdicts
+    assert verdict.outcome == WRONG and text in verdict.detail, verdict
+
+
 def test_the_lists_of_kinds_of_ops_are_complete() -> None:
     """Every op of the files on linear algebra is in one list, every region with programs of its own in the other."""
     files = ("linalg", "factor", "determinant", "spectral")

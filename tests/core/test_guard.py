@@ -6,10 +6,11 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import quabla as qb
-from quabla.arrays.tensor import shared
+from quabla.arrays.tensor import shared, wrap_as
 from quabla.arrays.tracer import trace
 from quabla.backends import registry
 from quabla.backends.guard import GuardedBackend
@@ -146,6 +147,42 @@ def test_typed_errors_and_those_of_the_machine_pass_unchanged(where: str, error:
     with pytest.raises(type(error)) as caught:
         use(guarded(**{where: error}))
     assert caught.value is error
+
+
+class UnprintableError(Exception):
+    """An error whose text is another error."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("where", ["lower", "compile", "run", "training_plan", "capabilities"])
+def test_an_error_without_text_is_contained_too(where: str) -> None:
+    error = UnprintableError()
+    with pytest.raises(qb.BackendError, match=r"acme-faulty 4\.2.*UnprintableError") as caught:
+        use(guarded(**{where: error}))
+    assert caught.value.__cause__ is error
+
+
+class Touchy:
+    """An object that cannot be looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError(f"device lost before {name}")
+
+
+@pytest.mark.parametrize("where", ["lower", "compile", "training_plan"])
+def test_an_attribute_that_raises_names_the_plugin(where: str) -> None:
+    with pytest.raises(qb.BackendError, match=r"acme-faulty 4\.2.*Touchy: OSError: device lost"):
+        use(guarded(**{where: Touchy()}))
+
+
+@pytest.mark.parametrize("array", [np.zeros(7), np.zeros(()), np.zeros((1, 2)), np.zeros(2, np.float32)])
+def test_an_array_of_another_type_cannot_pass_for_a_result(array: np.ndarray) -> None:
+    run = lambda *inputs: (wrap_as(array, AVAL),)
+    backend = guarded(compile=SimpleExecutable((AVAL,), (AVAL,), run))
+    with pytest.raises(qb.BackendError, match=rf"acme-faulty 4\.2.*{array.dtype}.* is no float64\[2\]"):
+        backend.compile(backend.lower(PROGRAM, "faulty"))(X)
 
 
 @pytest.mark.parametrize(

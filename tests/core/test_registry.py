@@ -37,6 +37,13 @@ class Box(ReferenceBackend):
         return self.given
 
 
+class UnprintableError(Exception):
+    """An error whose text is another error."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
 class Plugin:
     """A plugin that brings a backend and counts the calls of its hook."""
 
@@ -166,7 +173,7 @@ def test_none_is_the_cpu() -> None:
 def test_without_a_cpu_plugin_none_is_the_reference_backend_with_one_warning() -> None:
     with registry.override([box("alpha")]):
         assert registry.default_device() == "reference"
-        with pytest.warns(RuntimeWarning, match="install quabla-cpu"):
+        with pytest.warns(RuntimeWarning, match="install quabla-cpu.* device='alpha'"):
             assert registry.backend_for(None)[1] == "reference"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -342,6 +349,8 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "import error": (lambda: ImportError("libdriver.so not found"), "ImportError: libdriver.so not found"),
     "syntax error": (lambda: SyntaxError("bad"), "SyntaxError"),
     "exit": (lambda: SystemExit(3), "SystemExit: 3"),
+    "panic": (lambda: BaseException("panicked at lib.rs"), "BaseException: panicked at lib.rs"),
+    "no text": (lambda: UnprintableError(), "UnprintableError: (its text cannot be had: ZeroDivisionError)"),
     "not a plugin": (lambda: 42, "no hook"),
     "no hook": (lambda: SimpleNamespace(quabla_backend=lambda: Box()), "no hook"),
     "unknown hook": (unknown_hook, "quabla_communicator"),

@@ -302,7 +302,13 @@ def wrap(array: np.ndarray, weak: bool = False) -> Tensor:
 
 
 def wrap_as(array: np.ndarray, aval: ShapeDtype) -> Tensor:
-    """A Tensor of the given type over a fresh NumPy array of that shape and dtype."""
+    """A Tensor of the given type over a fresh NumPy array of that shape and dtype.
+
+    Raises:
+        ValueError: the array is of another type. Native code would read memory that is not there.
+    """
+    if array.shape != aval.shape or array.dtype != aval.dtype.numpy:
+        raise ValueError(f"an array of {array.dtype} and shape {array.shape} is no {aval!r}")
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
     array.flags.writeable = False

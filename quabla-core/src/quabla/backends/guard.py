@@ -20,13 +20,22 @@ from quabla.shapes import ShapeDtype
 if TYPE_CHECKING:
     from quabla.backends.capabilities import BackendCapabilities
 
-__all__ = ["GuardedBackend", "blame", "contained"]
+__all__ = ["GuardedBackend", "blame", "contained", "in_words"]
+
+
+def in_words(error: BaseException) -> str:
+    """An error as text. Not all can be printed: a plugin's own may raise another one then."""
+    try:
+        text = str(error)
+    except Exception as other:
+        text = f"(its text cannot be had: {type(other).__name__})"
+    return f"{type(error).__name__}: {text}"
 
 
 def blame(plugin: str, doing: str, error: BaseException) -> BackendError:
     """The error that names a plugin, what it was doing, and the cause; raise it `from error`."""
     return BackendError(
-        f"the plugin {plugin} failed {doing}: {type(error).__name__}: {error}. "
+        f"the plugin {plugin} failed {doing}: {in_words(error)}. "
         "`python -m quabla doctor` checks the installed plugins",
         plugin=plugin,
     )
@@ -69,7 +78,11 @@ def demand(plugin: str, holds: bool, what: Callable[[], str]) -> None:
 
 def require(plugin: str, thing: Any, names: Sequence[str], what: str) -> None:
     """Raise a `BackendError` unless `thing` has the attributes that a protocol asks for."""
-    missing = [name for name in names if not hasattr(thing, name)]
+    missing = contained(
+        plugin,
+        lambda: f"in {what}, a {type(thing).__name__}",
+        lambda: [name for name in names if not hasattr(thing, name)],  # a property may raise anything
+    )
     if missing:
         raise BackendError(
             f"the plugin {plugin} returned {type(thing).__name__} as {what}; it lacks {', '.join(missing)}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quabla.backends.discovery import entry_points
-from quabla.backends.guard import GuardedBackend
+from quabla.backends.guard import GuardedBackend, in_words
 from quabla.errors import BackendError
 
 __all__ = ["GROUP", "Loaded", "Source", "installed", "load"]
@@ -92,11 +92,13 @@ def load(source: Source) -> Loaded:
 
     try:
         return _load(source, BackendUnavailable)
-    # A plugin that calls sys.exit() must not take the user's program with it.
-    except (Exception, SystemExit) as e:
+    except (KeyboardInterrupt, GeneratorExit):  # the user's, and nobody's
+        raise
+    # A plugin that calls sys.exit(), or panics in native code, must not take the user's program with it.
+    except BaseException as e:
         trace = "".join(traceback.format_exception(e))
         junk = isinstance(e, _JunkError)
-        reason = str(e) if junk else f"{type(e).__name__}: {e}"
+        reason = str(e) if junk else in_words(e)
         # The frames would keep everything alive that the plugin held when it failed.
         return Loaded(
             source,

@@ -170,9 +170,11 @@ class Registry:
     def _default(self) -> str:
         if DEFAULT in self.sources():
             return DEFAULT
+        others = [f"device={name!r}" for name in self.sources() if name != FALLBACK]
+        or_else = f"; or name another device, as in {' or '.join(others)}" if others else ""
         warnings.warn(
             f"no plugin brings the device {DEFAULT!r}, so programs run node by node on the slow reference backend; "
-            f"{ADVICE[DEFAULT]}",
+            f"{ADVICE[DEFAULT]}{or_else}",
             RuntimeWarning,
             stacklevel=2,
         )

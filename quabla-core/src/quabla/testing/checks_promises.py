@@ -10,6 +10,7 @@ import numpy as np
 
 from quabla.dtypes import float32, float64
 from quabla.errors import DtypeError, ShapeError
+from quabla.ir.op import OPS
 from quabla.testing.checks import Check
 from quabla.testing.composites import Composite, composites
 from quabla.testing.numeric import MismatchError, assert_close
@@ -45,9 +46,11 @@ def _demand(holds: bool, what: str) -> None:
 
 
 def capabilities_are_true(target: Target) -> None:
-    """A floating dtype is there, and each op is named once."""
+    """A floating dtype is there, and each op is named once, by a name that there is."""
     _demand(bool({"float64", "float32"} & set(target.can.dtypes)), "there is neither float64 nor float32")
     _demand(len(set(target.can.ops)) == len(target.can.ops), "an op is named twice")
+    unknown = sorted(set(target.can.ops).difference(OPS))
+    _demand(not unknown, f"there is no op called {', '.join(unknown)}")
 
 
 def devices_are_named(target: Target) -> None:
