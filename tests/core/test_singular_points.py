@@ -267,3 +267,25 @@ def test_a_nan_cotangent_passes_a_root_of_zero() -> None:
         for through in (lambda g: g, qb.jit):
             got = through(qb.grad(lambda x, f=f: NAN * f(x)))(A(ORIGIN))
             assert np.isnan(np.asarray(got)).all()
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32])
+@pytest.mark.parametrize("power", range(-300, 200, 10))
+def test_a_squared_norm_has_its_derivatives_wherever_the_point_is(dtype: Any, power: int) -> None:
+    size = 10.0 ** (
+        power if dtype is qb.float64 else power / 10
+    )  # the square overflows or underflows at either end
+    v = A([[3.0 * size, -4.0 * size]], dtype)
+    forms: list[F] = [
+        lambda v: N(v) ** 2,
+        lambda v: N(v) * N(v),
+        lambda v: qb.square(N(v)),
+        lambda v: qb.sum(N(v, axis=1) ** 2),
+        lambda v: qb.sum(N(v, axis=1, keepdims=True) ** 2),
+    ]
+    for f in forms:
+        hessian = np.asarray(qb.hessian(f)(v)).reshape(2, 2)
+        assert np.array_equal(hessian, 2.0 * I2), (power, hessian)
+        assert np.array_equal(np.asarray(qb.grad(f)(v)), 2.0 * np.asarray(v))
+        tangent = qb.jvp(lambda a, f=f: qb.jvp(f, (a,), (qb.ones_like(a),))[1], (v,), (qb.ones_like(v),))[1]
+        assert tangent.item() == 4.0

@@ -121,13 +121,35 @@ def square_of_root(x: Any) -> Any:
             return s
         below = bind(OPS["less"], (s, s.frame.full(0.0, s.aval)), {})
         return bind(OPS["where"], (below, s.frame.full(math.nan, s.aval), s), {})
+    if name == "reshape":
+        square = square_of_root(node.inputs[0])
+        return None if square is None else bind(node.op, (square,), node.params)
     if name == "mul":
         scale, root = node.inputs
-        square = square_of_root(root) if root.node is not None and root.node.op.name == "sqrt" else None
-        return (
-            None if square is None else bind(OPS["mul"], (scale, bind(OPS["mul"], (scale, square), {})), {})
-        )
+        if root.node is None or root.node.op.name != "sqrt":
+            return None
+        whole = _without_scale(root.node.inputs[0], scale)
+        if whole is not None:
+            return whole
+        return bind(OPS["mul"], (scale, bind(OPS["mul"], (scale, square_of_root(root)), {})), {})
     return None
+
+
+def _without_scale(s: Any, scale: Any) -> Any:
+    """The sum of the squares of `v` if `s` is that of `v / scale`, as in `norm`; else None.
+
+    A root needs its scale, lest the squares overflow or underflow. The square of the root does so itself where they do,
+    but its derivatives do not: they must not meet the square of the scale.
+    """
+    node = s.node
+    if node is None or node.op.name != "reduce_sum" or not _is_sum_of_squares(s):
+        return None
+    part = node.inputs[0].node.inputs[0].node
+    if part is None or part.op.name != "div":
+        return None
+    v, by = part.inputs
+    spread = by.node.inputs[0] if by.node is not None and by.node.op.name == "broadcast" else by
+    return bind(node.op, (bind(OPS["mul"], (v, v), {}),), node.params) if spread is scale else None
 
 
 def _is_sum_of_squares(s: Any) -> bool:
