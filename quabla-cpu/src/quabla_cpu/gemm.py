@@ -31,7 +31,7 @@ _IN_PLACE = 64  # multiplications that are written into the program itself
 
 _UNIT = Axis(1, 0, 0, 0)
 _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop over k
-_LARGE = 1 << 19  # multiplications from which one function serves all products
+_LARGE = 1 << 15  # multiplications from which one function serves all products
 _LONG = 32  # elements of an axis that fill a tile
 _FAR = 1024  # bytes between vectors from which they are packed where they are used often
 _PANEL = 128 << 10  # bytes that may be packed, on the native stack
@@ -91,39 +91,49 @@ def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = Non
             rows, index = start
             at = _advance(b, element, at, index, getattr(p, rows.of)[rows.axis][i + 1])
         pointers.append(at)
-    count = math.prod([a.extent for a in (*p.batch, *p.m, *p.n, *p.k)])
-    if count <= _IN_PLACE:
+    common = _common(code, p)
+    if math.prod([a.extent for a in (*p.batch, *p.m, *p.n, *p.k)]) <= _IN_PLACE:
         _write_tiles(code, p, tiling, pointers)
-    elif count >= _LARGE and _is_plain(code, p, tiling):
-        _call_common(code, p, tiling, pointers)
+    elif common is not None:
+        _call_common(code, p, common, pointers)
     else:
         b.call(code.function(_function(code, p, tiling)), "void", *pointers, attributes="nounwind")
 
 
-def _is_plain(code: Code, p: Product, tiling: _Tiling) -> bool:
-    """Whether the function for all large products can do it: one axis of each kind, whole tiles, rows contiguous."""
-    tile = product.shape(code.vector_bytes, p.dtype.itemsize)
+@dataclass(frozen=True)
+class _Common:
+    """How the function for all large products does one: its tile, and which operand is read as vectors."""
+
+    tile: product.Shape
+    flipped: bool
+    packed: bool
+
+
+def _common(code: Code, p: Product) -> _Common | None:
+    """Whether and how a function for all large products does this one; its rows are contiguous."""
     m, n = _main(p.m)[0], _main(p.n)[0]
-    v, r = (m, n) if tiling.flipped else (n, m)
-    return (
-        len(p.k) == 1
-        and v.out == 1
-        and v.extent >= tile.columns
-        and r.extent >= tile.rows
-        and not tiling.gathered
-    )
+    if len(p.k) != 1 or m.extent * n.extent * p.k[0].extent < _LARGE or 1 not in (m.out, n.out):
+        return None
+    flipped = n.out != 1
+    v, r, k = (m, n, p.k[0].left) if flipped else (n, m, p.k[0].right)
+    for tile in product.shapes(code.vector_bytes, p.dtype.itemsize):
+        if v.extent >= tile.columns and r.extent >= tile.rows:
+            scattered = (
+                abs(k) * p.dtype.itemsize >= _FAR and p.k[0].extent >= 64 and r.extent >= 8 * tile.rows
+            )
+            return _Common(tile, flipped, scattered or v.left + v.right != 1)
+    return None
 
 
-def _call_common(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Value]) -> None:
+def _call_common(code: Code, p: Product, how: _Common, pointers: Sequence[Value]) -> None:
     b = code.b
     m, outer_m = _main(p.m)
     n, outer_n = _main(p.n)
     (k,) = p.k
-    tile = product.shape(code.vector_bytes, p.dtype.itemsize)
-    symbol = code.function(product.write(b.module.attributes, p.dtype, tile, tiling.packed, code.fma))
+    symbol = code.function(product.write(b.module.attributes, p.dtype, how.tile, how.packed, code.fma))
     with ExitStack() as loops:
         left, right, out = _outer_loops(b, p, (*outer_m, *outer_n), loops, pointers)
-        if tiling.flipped:
+        if how.flipped:
             operands = left, right, out
             numbers = n.extent, m.extent, k.extent, k.left, m.left, n.right, k.right, n.out
         else:

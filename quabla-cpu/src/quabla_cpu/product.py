@@ -1,4 +1,4 @@
-"""One function for all large products of a dtype: extents and strides are its arguments.
+"""A function for all large products of a dtype: extents and strides are its arguments.
 
     product(vectors, splats, out, rows, columns, terms,
             term_apart, column_apart, row_apart, splat_term_apart, out_row_apart, more)
@@ -6,7 +6,8 @@
     out[row, column] = sum over terms of splats[row, term] * vectors[term, column]
 
 in elements; columns of the result are contiguous. Where `more` is not 0 the sums are added to what is in `out`. There
-are at least `TILE` rows and columns. It is compiled once, and then serves every program.
+is at least one whole tile. It is compiled once, and then serves every program; there is one for wide results and one
+for narrow ones.
 
 The packed form copies a column of tiles first, for as many terms as stay in a cache; the other reads vectors where they
 are. As everywhere, the last tile of an axis starts earlier; when sums are added to, what another tile has done is left.
@@ -24,7 +25,7 @@ from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import load, memory_type, store
 
-__all__ = ["PRODUCT", "Shape", "shape", "write"]
+__all__ = ["PRODUCT", "Shape", "shapes", "write"]
 
 PRODUCT = "product"
 _PANEL = 128 << 10  # bytes of a packed column, on the native stack
@@ -44,10 +45,10 @@ class Shape:
         return self.vectors * self.lanes
 
 
-def shape(vector_bytes: int, itemsize: int) -> Shape:
-    """The tile that fills the registers of a machine."""
-    rows, vectors = (6, 4) if vector_bytes == 64 else (4, 3)
-    return Shape(rows, vectors, vector_bytes // itemsize)
+def shapes(vector_bytes: int, itemsize: int) -> tuple[Shape, ...]:
+    """The tile that fills the registers of a machine, and one for results of few columns."""
+    lanes = vector_bytes // itemsize
+    return Shape(*((6, 4) if vector_bytes == 64 else (4, 3)), lanes), Shape(8, 1, lanes)
 
 
 def write(attributes: str, d: dtype, tile: Shape, packed: bool, fma: bool) -> str:
