@@ -20,6 +20,7 @@ from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import write_kernel
 from quabla_cpu.pool import PARALLEL
 from quabla_cpu.routines import ROUTINES
+from quabla_cpu.sums import call_add, call_fill
 from quabla_cpu.text import Value
 from quabla_cpu.writing import Code, memory_type
 
@@ -104,13 +105,16 @@ def write_plan(code: Code, plan: Plan) -> int:
 def _write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:
     """Write some steps of a plan, with the addresses of the buffers that they touch."""
     set_pointers(code, plan, steps, args, workspace)
+    parts: set[Buffer] = set()  # of the sums of panels
     for step in steps:
         if isinstance(step, Kernel):
-            write_kernel(code, step)
+            if not (parts.intersection(touched(step)) and call_add(code, step)):
+                write_kernel(code, step)
         elif isinstance(step, Product):
             write_product(code, step)
         elif isinstance(step, Panel):
             _write_panel(code, plan, step, args, workspace)
+            parts.update(step.parts)
         else:
             ROUTINES[step.node.op.name].write(code, step)
 
@@ -162,7 +166,8 @@ def _write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: V
     set_pointers(span, plan, panel.begin, args_there, workspace_there)
     _at_parts(span, panel, index)
     for kernel in panel.begin:
-        write_kernel(span, kernel)
+        if not call_fill(span, kernel):
+            write_kernel(span, kernel)
     last = panel.rows // panel.chunk * panel.chunk
     step = panel.passes * panel.chunk
     first = b.mul(index, _number(step), "nsw")

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 from quabla.dtypes import dtype
 from quabla_cpu import text
@@ -51,6 +52,7 @@ def shapes(vector_bytes: int, itemsize: int) -> tuple[Shape, ...]:
     return Shape(*((6, 4) if vector_bytes == 64 else (4, 3)), lanes), Shape(8, 1, lanes)
 
 
+@lru_cache(maxsize=64)
 def write(attributes: str, d: dtype, tile: Shape, packed: bool, fma: bool) -> str:
     """The module of the function."""
     module = text.Module(attributes)
