@@ -298,3 +298,12 @@ def test_an_op_without_a_rule_is_expressed_by_others(monkeypatch: pytest.MonkeyP
     x = np.array([-3.0, 0.5, 2.0])
     f = qb.jit(lambda v: qb.cond(v[1] > 0.0, qb.softplus, lambda v: v, v), device="mlx")
     np.testing.assert_allclose(f(qb.array(x)).numpy(), np.logaddexp(x, 0.0), rtol=1e-15)
+
+
+@pytest.mark.parametrize("only", ["op value", "promise"])
+def test_without_float64_the_device_conforms(narrow: Any, only: str) -> None:
+    from quabla.testing import suite
+
+    report = suite.examine("mlx", only)
+    wrong = [v for v in report.verdicts if v.outcome == "wrong"]
+    assert report.verdicts and not wrong, wrong

@@ -71,7 +71,8 @@ def _compare(
     what: str, target: Target, program: Program, x: list[np.ndarray], kind: str, unit: Sequence[Any] = ()
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Hold what a device computes to the reference; returns both."""
-    expected = run_reference(program, x)
+    x = target.held(x)
+    expected = target.held(run_reference(program, x))
     got = target.run(program, x)
     eps, allowed = target.eps([*x, *expected, *unit]), TOLERANCES[kind]
     assert_close(f"{what} on {target.device}", got, expected, allowed.each * eps, allowed.largest * eps)

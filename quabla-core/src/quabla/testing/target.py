@@ -84,6 +84,13 @@ class Target:
         exact = self.can.native_float64 and not any(a.dtype.name == "float32" for a in arrays)
         return float(np.finfo(np.float64 if exact else np.float32).eps)
 
+    def held(self, arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """Arrays as the device holds them: where it computes float64 in float32, with the digits and range of that."""
+        if self.can.native_float64:
+            return list(arrays)
+        with np.errstate(over="ignore", under="ignore"):
+            return [a.astype(np.float32).astype(a.dtype) if a.dtype == np.float64 else a for a in arrays]
+
     def lacks(self, program: Program) -> str:
         """What a program uses and the capabilities leave out, in words; empty where there is nothing."""
         ops = ops_in(program).difference(self.can.ops)
