@@ -236,6 +236,7 @@ def test_float64_in_float32_is_said_once_on_every_way_to_the_device(with_single:
     assert caught[0].filename == __file__
 
 
+@pytest.mark.cpu
 def test_a_program_warns_once_and_its_default_device_never(with_single: Any) -> None:
     program = qb.Compiler().trace(lambda x: x + x, [("x", (2,))])
     with warnings.catch_warnings(record=True) as caught:

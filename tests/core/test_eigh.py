@@ -186,6 +186,7 @@ def test_derivatives_where_eigenvalues_repeat(name: str, values: tuple[float, ..
         np.testing.assert_allclose(qb.jit(qb.grad(f))(A(a)).numpy(), by_limit(same, a), atol=1e-7)
 
 
+@pytest.mark.cpu
 def test_one_simple_eigenvector_among_repeated_eigenvalues() -> None:
     """The loss is smooth: the other eigenvectors may turn among themselves, but do not enter."""
 

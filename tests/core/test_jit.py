@@ -321,8 +321,11 @@ def test_an_unrolled_loop_compiles_in_time_that_grows_with_its_length() -> None:
         assert y == pytest.approx(slope, rel=1e-10)
         return elapsed
 
+    def best(n: int) -> float:  # of several: the collector or another process may have held one up
+        return min(first_call(n) for _ in range(3))
+
     first_call(10)
-    assert first_call(800) < 40.0 * max(first_call(100), 0.005)
+    assert best(800) < 40.0 * max(best(100), 0.005)
 
 
 # --- ahead of time ----------------------------------------------------------------------------------------------------
