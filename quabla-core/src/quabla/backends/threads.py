@@ -44,7 +44,8 @@ def set_num_threads(n: int) -> None:
     """Let one program compute with at most `n` threads, from the next call on.
 
     Results do not depend on the number, to the last bit. One thread is right where several processes share the machine.
-    Large programs alone are divided; a small one runs in the thread that calls it. In a child process made by a fork
+    Large programs alone are divided; a small one runs in the thread that calls it. Factorisations are LAPACK's, whose
+    threads are those of OpenBLAS (`OPENBLAS_NUM_THREADS`). In a child process made by a fork
     programs run in one thread until this is called there, or something new is compiled.
 
     Args:
