@@ -8,8 +8,8 @@ vectors, the other one element at a time, spread over the lanes; either operand 
 and any strides are allowed. As in `schedule.py` the last tile of an axis starts earlier where the extent is no
 multiple, so there is no code for remainders: results that are computed twice are stored twice.
 
-Vectors whose elements lie apart are packed first, for a block of k at a time, so that what is packed stays in the
-first cache. This is as fast as one thread of a good BLAS; several threads get parts of the product (`panels.py`).
+Sums are added up in blocks of k, so that what is read stays in a cache; vectors whose elements lie apart are packed
+first. This is as fast as one thread of a good BLAS; several threads get parts of the product (`panels.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ _UNROLLED = 96  # multiply-adds of a tile that are written out without a loop ov
 _LARGE = 1 << 15  # multiplications from which one function serves all products
 _LONG = 32  # elements of an axis that fill a tile
 _FAR = 1024  # bytes between vectors from which they are packed where they are used often
-_PANEL = 128 << 10  # bytes that may be packed, on the native stack
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class _Tiling:
         vectors: vectors of a tile.
         rows: rows of a tile.
         packed: whether the vectors of a column of tiles are first copied, one after another.
-        terms: how many terms of the sum are done at a time: all, unless what is packed would be too much.
+        terms: how many terms of the sum are done at a time.
         gathered: whether vectors are read one element at a time.
         cost: instructions, about.
     """
@@ -139,7 +138,7 @@ def _call_common(code: Code, p: Product, how: _Common, pointers: Sequence[Value]
         else:
             operands = right, left, out
             numbers = m.extent, n.extent, k.extent, k.right, n.right, m.left, k.left, m.out
-        constants = [text.constant("i64", x) for x in (*numbers, int(p.more))]
+        constants = [text.constant("i64", x) for x in (*numbers, int(p.more), _block(k.extent))]
         b.call(symbol, "void", *operands, *constants, attributes="nounwind")
 
 
@@ -198,10 +197,7 @@ def _write_blocks(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Va
     b = code.b
     k, outer_k = _main(p.k)
     element = memory_type(p.dtype)
-    size = max(1, tiling.terms // math.prod([a.extent for a in outer_k]))
-    blocks = -(-k.extent // size)
-    size = -(-k.extent // blocks)
-    size = next((n for n in range(size, max(size // 2, 1) - 1, -1) if k.extent % n == 0), size)
+    size = _block(k.extent, math.prod([a.extent for a in outer_k]))
     if not p.more:
         _write_zeros(code, p, pointers[2])
 
@@ -219,6 +215,13 @@ def _write_blocks(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Va
         block(first, size)
     if k.extent % size:
         block(text.constant("i64", k.extent // size * size), k.extent % size)
+
+
+def _block(extent: int, others: int = 1) -> int:
+    """How far along an axis of k a block goes, where each step along it is `others` terms."""
+    size = max(1, product.BLOCK // others)
+    size = -(-extent // -(-extent // size))
+    return next((n for n in range(size, max(size // 2, 1) - 1, -1) if extent % n == 0), size)
 
 
 def _write_zeros(code: Code, p: Product, out: Value) -> None:
@@ -294,13 +297,12 @@ def _tiling(
     scattered = abs(stride) * itemsize >= _FAR and terms >= 64 and rows >= 8 * per_tile
     packed = (strided and rows > per_tile) or scattered
     gathered = strided and not packed
-    fitting = max(1, _PANEL // (vectors * lanes * itemsize)) if packed else terms
     cost = tiles * terms * (vectors * per_tile + vectors * (1.5 * lanes if gathered else 1.0) + per_tile)
-    blocks = -(-terms // fitting)
+    blocks = -(-terms // product.BLOCK)
     apart = 8.0 if abs(v.out) * itemsize >= _FAR else 2.0  # elements stored one by one, and in a page each
     cost += tiles * blocks * vectors * per_tile * (1.0 if v.out == 1 or lanes == 1 else apart * lanes)
     cost += (1.5 if strided else 0.5) * columns * terms * vectors * lanes * packed
-    return _Tiling(flipped, lanes, vectors, per_tile, packed, min(terms, fitting), gathered, cost)
+    return _Tiling(flipped, lanes, vectors, per_tile, packed, min(terms, product.BLOCK), gathered, cost)
 
 
 def _even(count: int, most: int) -> int:

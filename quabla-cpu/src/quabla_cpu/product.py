@@ -1,7 +1,7 @@
 """A function for all large products of a dtype: extents and strides are its arguments.
 
     product(vectors, splats, out, rows, columns, terms,
-            term_apart, column_apart, row_apart, splat_term_apart, out_row_apart, more)
+            term_apart, column_apart, row_apart, splat_term_apart, out_row_apart, more, block)
 
     out[row, column] = sum over terms of splats[row, term] * vectors[term, column]
 
@@ -9,8 +9,9 @@ in elements; columns of the result are contiguous. Where `more` is not 0 the sum
 is at least one whole tile. It is compiled once, and then serves every program; there is one for wide results and one
 for narrow ones.
 
-The packed form copies a column of tiles first, for as many terms as stay in a cache; the other reads vectors where they
-are. As everywhere, the last tile of an axis starts earlier; when sums are added to, what another tile has done is left.
+Terms are summed `block` at a time, at most `BLOCK`: so many stay in a cache. The packed form copies a column of tiles
+first; the other reads vectors where they are. As everywhere, the last tile of an axis starts earlier; when sums are
+added to, what another tile has done is left.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import load, memory_type, store
 
-__all__ = ["PRODUCT", "Shape", "shapes", "write"]
+__all__ = ["BLOCK", "PRODUCT", "Shape", "shapes", "write"]
 
 PRODUCT = "product"
-_PANEL = 128 << 10  # bytes of a packed column, on the native stack
+BLOCK = 512
+"""Terms that are summed in one go, in every product: the order of a sum depends on its length alone."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def write(attributes: str, d: dtype, tile: Shape, packed: bool, fma: bool) -> st
     """The module of the function."""
     module = text.Module(attributes)
     pointers = [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias")]
-    b = module.function(PRODUCT, "void", [*pointers, *["i64"] * 9])
+    b = module.function(PRODUCT, "void", [*pointers, *["i64"] * 10])
     _Writer(b, d, tile, packed, fma).write()
     b.ret()
     return module.text()
@@ -73,7 +75,9 @@ class _Writer:
         self.element = memory_type(d)
         self.vectors, self.splats, self.out = b.arguments[:3]
         self.rows, self.columns, self.terms = b.arguments[3:6]
-        self.term, self.column, self.row, self.splat_term, self.out_row, self.more = b.arguments[6:]
+        self.term, self.column, self.row, self.splat_term, self.out_row, self.more, self.block = b.arguments[
+            6:
+        ]
 
     def at(self, base: Value, i: Value, apart: Value | int) -> Value:
         """The address of element `i` of those that are `apart`."""
@@ -82,23 +86,21 @@ class _Writer:
 
     def write(self) -> None:
         b, t = self.b, self.t
-        if not self.packed:
-            with self.tiles(self.columns, t.columns) as (column, done):
-                vectors = b.gep(self.element, self.vectors, column)
-                self.column_of_tiles(vectors, self.term, self.splats, self.terms, self.more, column, done)
-            return
-        most = _PANEL // (t.columns * self.d.itemsize)
-        panel = b.alloca(self.element, most * t.columns, 64)
-        with b.loop(0, self.terms, most) as first:
-            terms = b.intrinsic("smin", b.sub(self.terms, first), _number(most))
+        panel = b.alloca(self.element, BLOCK * t.columns, 64) if self.packed else None
+        with b.loop(0, self.terms, self.block) as first:
+            terms = b.intrinsic("smin", b.sub(self.terms, first), self.block)
             more = b.or_(self.more, first)  # the sums of the terms so far are in `out`
             vectors, splats = (
                 self.at(self.vectors, first, self.term),
                 self.at(self.splats, first, self.splat_term),
             )
             with self.tiles(self.columns, t.columns) as (column, done):
-                self.pack(self.at(vectors, column, self.column), terms, panel)
-                self.column_of_tiles(panel, t.columns, splats, terms, more, column, done)
+                here = self.at(vectors, column, self.column)
+                if panel is None:
+                    self.column_of_tiles(here, self.term, splats, terms, more, column, done)
+                else:
+                    self.pack(here, terms, panel)
+                    self.column_of_tiles(panel, t.columns, splats, terms, more, column, done)
 
     @contextmanager
     def tiles(self, extent: Value, size: int) -> Iterator[tuple[Value, Value]]:

@@ -85,15 +85,21 @@ def _weight(e: object) -> float:
 
 
 def _vector_axis(kernel: Kernel, widest: int) -> tuple[int, int]:
-    """The axis along which the whole domain costs least, and the lanes to use; the last one if several do."""
+    """The axis along which the whole domain costs least, and the lanes to use; the last one if several do.
+
+    Where a row is summed, the axis decides in which order. An axis along which nothing is summed then counts as if it
+    were long: what a row sums up to does not depend on how many others there are.
+    """
     if not kernel.domain:
         return -1, 1
+    reductions = [e for e in kernel.body if isinstance(e, Reduce)]
     arithmetic = sum([_weight(e) for e in kernel.body if isinstance(e, Apply)])
     best: tuple[float, int, int] | None = None
     for a in range(len(kernel.domain) - 1, -1, -1):
         n = kernel.domain[a]
+        kept = bool(reductions) and not any([a in e.axes for e in reductions])
         lanes = widest
-        while lanes > n:
+        while lanes > n and not kept:
             lanes //= 2
         cost = arithmetic
         for e in kernel.body:
@@ -107,7 +113,9 @@ def _vector_axis(kernel: Kernel, widest: int) -> tuple[int, int]:
                     cost += 1.0 + 12.0 * lanes / n
                 else:
                     cost += 1.0
-        cost *= -(-n // lanes) / n
+        cost *= 1.0 / lanes if kept else -(-n // lanes) / n
+        while lanes > n:
+            lanes //= 2
         if best is None or cost < best[0] - 1e-9:
             best = cost, a, lanes
     assert best is not None

@@ -2,10 +2,13 @@
 
 A loop over chunks holds the memory of one chunk where a whole batch would hold that of all. What depends on no mapped
 input is computed once, before the loop. Where the chunks do not divide the lanes, the last chunk begins earlier and
-computes some lanes again, so that all chunks run the same code. Every lane computes what it would compute in the whole
-batch, to the same bits, with two exceptions. A product of matrices adds up in an order that may depend on how many
-rows, columns and lanes there are, and a factor or the matrix of a system that all lanes share makes columns of them.
-And the gradient of an unmapped argument is a sum over lanes, which adds up chunk by chunk.
+computes some lanes again, so that all chunks run the same code. A chunk has two lanes at least: with one, a product of
+matrices is another one, of a vector.
+
+On the CPU every lane has the same bits as in the whole batch, since the order of a sum depends on what is summed and
+not on how many lanes there are. A sum of thousands of products is an exception, where several threads may share it;
+and so is the gradient of an unmapped argument, a sum over lanes that adds up chunk by chunk. Other devices say for
+themselves: on the reference backend products are those of NumPy, whose last bits depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -40,7 +43,11 @@ def checked_chunk(where: str, chunk_size: Any) -> int | None:
 
 
 def even(size: int, chunk: int) -> int:
-    """The least chunk with which there are as few chunks as with `chunk`: the last one has little to compute again."""
+    """The least chunk with which there are as few chunks as with `chunk`: the last one has little to compute again.
+
+    At least two lanes, since a product with a single row is a sum of another order than one with several.
+    """
+    chunk = max(chunk, 2)
     return -(-size // -(-size // chunk))
 
 
@@ -155,8 +162,8 @@ def batch_chunks(
     chunk: int | None,
 ) -> tuple[list[TraceTensor], list[bool]]:
     """`batch_values`, a chunk at a time where `chunk` is less than `size`."""
-    if chunk is None or chunk >= size:
+    chunk = size if chunk is None else even(size, chunk)
+    if chunk >= size:
         return batch_values(frame, program, args, over, size)
-    chunk = even(size, chunk)
     xs = [_cut(x, chunk) for x, m in zip(args, over, strict=True) if m]
     return over_chunks(frame, program, args, over, size, chunk, lambda index, slices: slices, xs)

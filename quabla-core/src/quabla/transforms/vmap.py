@@ -168,8 +168,8 @@ def vmap(
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
         chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also in gradients, at
-            the cost of a loop. The results have the same bits, except in matrix products, in systems with a matrix that
-            all examples share, and in gradients of unmapped arguments: there they are the same up to rounding.
+            the cost of a loop; at least two. On the CPU the results have the same bits, except in sums of thousands of
+            products and in gradients of unmapped arguments: there they are the same up to rounding.
 
     Returns:
         A function of arguments that have the mapped axes, all of one size.
