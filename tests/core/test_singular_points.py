@@ -289,3 +289,29 @@ def test_a_squared_norm_has_its_derivatives_wherever_the_point_is(dtype: Any, po
         assert np.array_equal(np.asarray(qb.grad(f)(v)), 2.0 * np.asarray(v))
         tangent = qb.jvp(lambda a, f=f: qb.jvp(f, (a,), (qb.ones_like(a),))[1], (v,), (qb.ones_like(v),))[1]
         assert tangent.item() == 4.0
+
+
+SQUARES: dict[str, Any] = {
+    "norm": lambda v: qb.norm(v) ** 2,
+    "hypot": lambda v: qb.hypot(v[0], v[1]) ** 2,
+    "root": lambda v: qb.sqrt(v[0] ** 2 + v[1] ** 2) ** 2,
+    "abs": lambda v: qb.sum(qb.abs(v) ** 2),
+}
+
+
+@pytest.mark.parametrize("at", [[0.0, 0.0], [1.0, -2.0]])
+@pytest.mark.parametrize("name", SQUARES)
+def test_squares_have_their_second_derivative_in_every_order_of_modes(name: str, at: list[float]) -> None:
+    f, v, e = SQUARES[name], qb.array(at), np.eye(2)
+
+    def along(g: Any, t: np.ndarray) -> Any:
+        return lambda x: qb.jvp(g, (x,), (qb.array(t),))[1]
+
+    orders = {
+        "forward over forward": [[along(along(f, s), t)(v).item() for s in e] for t in e],
+        "reverse over forward": [qb.grad(along(f, s))(v).tolist() for s in e],
+        "forward over reverse": [along(qb.grad(f), t)(v).tolist() for t in e],
+        "reverse over reverse": qb.jacobian(qb.grad(f))(v).tolist(),
+    }
+    for order, found in orders.items():
+        np.testing.assert_allclose(found, 2.0 * e, atol=1e-12, err_msg=order)

@@ -132,6 +132,12 @@ def square_of_root(x: Any) -> Any:
         if whole is not None:
             return whole
         return bind(OPS["mul"], (scale, bind(OPS["mul"], (scale, square_of_root(root)), {})), {})
+    if name == "where":  # a root but where it has another value, as `hypot` has for infinities
+        chosen, other, root = node.inputs
+        value = None if other.node is None or other.node.op.name != "full" else other.node.params["value"]
+        square = None if value is None else square_of_root(root)
+        if square is not None:
+            return bind(OPS["where"], (chosen, square.frame.full(value * value, other.aval), square), {})
     return None
 
 
