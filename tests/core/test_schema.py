@@ -487,3 +487,18 @@ def test_arrays_that_no_memory_holds_are_refused_when_a_file_is_read(
         qb.zeros(extent)
     with pytest.raises(qb.ShapeError, match="no memory can hold"):
         qb.broadcast_to(qb.ones(1), (extent,))
+
+
+@pytest.mark.parametrize("position", [1.0, [1.0], [[0.0, 2.0], [1.0, 1.0]]])
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (3, 2, 2)])
+@pytest.mark.parametrize("many", [False, True])
+def test_gradients_by_position_are_saved(
+    tmp_path: Path, many: bool, shape: tuple[int, ...], position: Any
+) -> None:
+    at = A(position)
+    f = qb.grad(lambda x: qb.sum(qb.sin(x[at])))
+    x = A(np.random.default_rng(0).normal(size=(5, *shape) if many else shape))
+    lowered = qb.jit(qb.vmap(f) if many else f).lower(x)
+    lowered.save(tmp_path / "p.qbp")
+    again = qb.load_program(tmp_path / "p.qbp")
+    np.testing.assert_array_equal(again(x)[0].numpy(), lowered.program(x)[0].numpy())

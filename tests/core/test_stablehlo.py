@@ -237,9 +237,11 @@ def test_random_programs_and_their_derivatives_run_through_xla_and_files(xla: An
     arrays = differential.arguments(3)
 
     def check(program: Any) -> None:
-        loss = program.loss(qb)
+        loss = program.loss(differential.OURS)
         for f in (qb.value_and_grad(loss, argnums=(0, 1, 2)), qb.hessian(loss, chunk_size=2)):
             lowered = qb.jit(f).lower(*map(A, arrays))
+            # What StableHLO lacks, such as eigenvalues, is a call that XLA does not know.
+            hypothesis.assume("@quabla." not in lowered.as_stablehlo())
             lowered.save(tmp_path / "p.qbp")
             again = qb.load_program(tmp_path / "p.qbp")
             assert again.lower_text() == lowered.as_text()

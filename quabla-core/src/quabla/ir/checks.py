@@ -173,10 +173,22 @@ def _dot_general(avals: Any, *, contract: Any, batch: Any) -> bool:
     )
 
 
-def _gather(avals: Any, *, axis: int, batch: int, extent: int = 1) -> bool:
+def _gather(avals: Any, *, axis: int, batch: int) -> bool:
     x, i = avals
-    return i.dtype is int64 and 0 <= batch <= axis < max(x.ndim, 1) and batch <= i.ndim and extent > 0 and (
-        x.shape[:batch] == i.shape[:batch]
+    return (
+        i.dtype is int64
+        and 0 <= batch <= axis < x.ndim
+        and batch <= i.ndim
+        and x.shape[:batch] == i.shape[:batch]
+    )
+
+
+def _scatter_add(avals: Any, *, axis: int, batch: int, extent: int) -> bool:
+    # The axes of the positions stand where the axis was: none for a single position.
+    u, i = avals
+    known = i.dtype is int64 and extent > 0 and 0 <= batch <= axis and batch <= i.ndim
+    return known and axis + i.ndim - batch <= u.ndim and (
+        (*u.shape[:batch], *u.shape[axis : axis + i.ndim - batch]) == i.shape
     )  # fmt: skip
 
 
@@ -265,7 +277,7 @@ def _while(avals: Any, *, cond: Program, body: Program, length: int | None, cons
 _RULES: dict[str, Callable[..., bool]] = {
     "full": _full, "constant": _constant, "broadcast": _broadcast, "reshape": _reshape, "transpose": _transpose,
     "slice": _slice, "pad": _pad, "concat": _concat, "dot_general": _dot_general, "gather": _gather,
-    "scatter_add": _gather, "integer_power": _integer_power, "sinc": _sinc, "cond": _cond, "checkpoint": _checkpoint,
-    "custom_jvp": _custom, "custom_vjp": _custom, "scan": _scan, "while": _while,
+    "scatter_add": _scatter_add, "integer_power": _integer_power, "sinc": _sinc, "cond": _cond,
+    "checkpoint": _checkpoint, "custom_jvp": _custom, "custom_vjp": _custom, "scan": _scan, "while": _while,
     **{f"reduce_{name}": _reduce for name in ("sum", "max", "min", "any", "all")},
 }  # fmt: skip
