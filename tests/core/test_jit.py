@@ -242,7 +242,7 @@ def test_max_traces_is_a_positive_int(limit: Any) -> None:
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mlx", "tpu", "", ":", "cpu:99"])
+@pytest.mark.parametrize("device", ["abacus", "abacus:1", "tpu", "", ":", "cpu:99"])
 def test_a_device_that_is_not_there(device: str) -> None:
     f = qb.jit(lambda x: x, device=device)
     with pytest.raises(qb.UnsupportedOperationError, match="there is no device") as caught:
