@@ -161,7 +161,7 @@ def _write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: V
     args_there, workspace_there = b.load("ptr", context), b.load("ptr", b.gep("ptr", context, 1))
     private = workspace_there
     if panel.private is not None:
-        mine = b.mul(slot, _number(panel.private_nbytes), "nsw")
+        mine = b.mul(slot, text.number(panel.private_nbytes), "nsw")
         private = b.gep("i8", b.gep("i8", workspace_there, panel.private.offset), mine)
     set_pointers(span, plan, panel.begin, args_there, workspace_there)
     _at_parts(span, panel, index)
@@ -170,19 +170,19 @@ def _write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: V
             write_kernel(span, kernel)
     last = panel.rows // panel.chunk * panel.chunk
     step = panel.passes * panel.chunk
-    first = b.mul(index, _number(step), "nsw")
-    end = b.intrinsic("smin", b.add(first, _number(step), "nsw"), _number(last))
+    first = b.mul(index, text.number(step), "nsw")
+    end = b.intrinsic("smin", b.add(first, text.number(step), "nsw"), text.number(last))
     with b.loop(first, end, panel.chunk) as row:
         b.call(full, "void", args_there, workspace_there, private, row, index)
     if rest is not None:  # the last span
-        with b.if_(b.icmp("eq", index, _number(panel.spans - 1))):
-            b.call(rest, "void", args_there, workspace_there, private, _number(last), index)
+        with b.if_(b.icmp("eq", index, text.number(panel.spans - 1))):
+            b.call(rest, "void", args_there, workspace_there, private, text.number(last), index)
     b.ret()
     here = code.b.alloca("ptr", 2, 8)
     code.b.store(args, here)
     code.b.store(workspace, code.b.gep("ptr", here, 1))
     code.calls.add(PARALLEL)
-    code.b.call(PARALLEL, "void", Value(f"@{name}", "ptr"), here, _number(panel.spans))
+    code.b.call(PARALLEL, "void", Value(f"@{name}", "ptr"), here, text.number(panel.spans))
     code.known.clear()
     code.lanes.clear()
 
@@ -208,7 +208,7 @@ def _pass(
                 part.pointers[buffer] = b.gep("i8", private, buffer.offset) if buffer.offset else private
         _at_parts(part, panel, index)
         for step, rows in some:
-            start = b.mul(row, _number(rows.per), "nsw") if rows.per > 1 else row
+            start = b.mul(row, text.number(rows.per), "nsw") if rows.per > 1 else row
             if isinstance(step, Kernel):
                 write_kernel(part, step, (rows.axis, start))
             else:
@@ -224,12 +224,8 @@ def _at_parts(code: Code, panel: Panel, index: Value) -> None:
     """The addresses of the parts of the sums that belong to a span."""
     for buffer, size in panel.parts.items():
         if buffer in code.pointers:
-            offset = code.b.mul(index, _number(size * buffer.dtype.itemsize), "nsw")
+            offset = code.b.mul(index, text.number(size * buffer.dtype.itemsize), "nsw")
             code.pointers[buffer] = code.b.gep("i8", code.pointers[buffer], offset)
-
-
-def _number(n: int) -> Value:
-    return text.constant("i64", n)
 
 
 def _constant(code: Code, tensor: Tensor) -> Value:

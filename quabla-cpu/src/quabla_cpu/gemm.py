@@ -78,7 +78,6 @@ def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = Non
         p: the product.
         start: an axis, and the index along it at which the product begins. Private buffers begin there, too.
     """
-    tiling = _best(code, _main(p.m)[0], _main(p.n)[0], p)
     b = code.b
     element = memory_type(p.dtype)
     pointers = []
@@ -91,10 +90,12 @@ def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = Non
             at = _advance(b, element, at, index, getattr(p, rows.of)[rows.axis][i + 1])
         pointers.append(at)
     common = _common(code, p)
+    if common is not None:
+        _call_common(code, p, common, pointers)
+        return
+    tiling = _best(code, _main(p.m)[0], _main(p.n)[0], p)
     if math.prod([a.extent for a in (*p.batch, *p.m, *p.n, *p.k)]) <= _IN_PLACE:
         _write_tiles(code, p, tiling, pointers)
-    elif common is not None:
-        _call_common(code, p, common, pointers)
     else:
         b.call(code.function(_function(code, p, tiling)), "void", *pointers, attributes="nounwind")
 
@@ -117,9 +118,7 @@ def _common(code: Code, p: Product) -> _Common | None:
     v, r, k = (m, n, p.k[0].left) if flipped else (n, m, p.k[0].right)
     for tile in product.shapes(code.vector_bytes, p.dtype.itemsize):
         if v.extent >= tile.columns and r.extent >= tile.rows:
-            scattered = (
-                abs(k) * p.dtype.itemsize >= _FAR and p.k[0].extent >= 64 and r.extent >= 8 * tile.rows
-            )
+            scattered = _scattered(k * p.dtype.itemsize, p.k[0].extent, r.extent, tile.rows)
             return _Common(tile, flipped, scattered or v.left + v.right != 1)
     return None
 
@@ -293,9 +292,7 @@ def _tiling(
     columns = -(-v.extent // (lanes * vectors))
     tiles = columns * -(-rows // per_tile)
     strided = v.stride != 1 and lanes > 1
-    # Vectors far apart are worth a copy, too, where many rows use them: each would need a page of its own.
-    scattered = abs(stride) * itemsize >= _FAR and terms >= 64 and rows >= 8 * per_tile
-    packed = (strided and rows > per_tile) or scattered
+    packed = (strided and rows > per_tile) or _scattered(stride * itemsize, terms, rows, per_tile)
     gathered = strided and not packed
     cost = tiles * terms * (vectors * per_tile + vectors * (1.5 * lanes if gathered else 1.0) + per_tile)
     blocks = -(-terms // product.BLOCK)
@@ -303,6 +300,11 @@ def _tiling(
     cost += tiles * blocks * vectors * per_tile * (1.0 if v.out == 1 or lanes == 1 else apart * lanes)
     cost += (1.5 if strided else 0.5) * columns * terms * vectors * lanes * packed
     return _Tiling(flipped, lanes, vectors, per_tile, packed, min(terms, product.BLOCK), gathered, cost)
+
+
+def _scattered(nbytes: int, terms: int, rows: int, per_tile: int) -> bool:
+    """Whether vectors `nbytes` apart are worth a copy: each needs a page of its own, and many rows use them."""
+    return abs(nbytes) >= _FAR and terms >= 64 and rows >= 8 * per_tile
 
 
 def _even(count: int, most: int) -> int:

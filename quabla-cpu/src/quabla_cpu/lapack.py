@@ -21,7 +21,7 @@ from quabla_cpu.text import Builder, Value
 from quabla_cpu.tiny import TINY
 from quabla_cpu.writing import Code, memory_type
 
-__all__ = ["Caller", "systems", "times"]
+__all__ = ["Caller", "systems", "times", "write_symmetric_part"]
 
 Shape = tuple[int, ...]
 
@@ -279,13 +279,9 @@ def _triangular_solve(code: Code, step: Call) -> None:
         branch.results()
 
 
-@routine("cholesky")
-def _cholesky(code: Code, step: Call) -> None:
-    ((a, offset),), (out,) = step.inputs, step.outputs
-    shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
-    n, b, c = shape[-1], code.b, Caller(code, d)
-    domain = tuple([m for m in shape if m != 1])
-    own = contiguous(shape)
+def write_symmetric_part(code: Code, a: Buffer, offset: int, shape: tuple[int, ...], out: Buffer) -> None:
+    """Write (a + a^T) / 2 of a stack of matrices."""
+    own, d = contiguous(shape), out.dtype
     body: tuple[Entry, ...] = (
         Load(a, offset, squeeze(shape, own)),
         Load(a, offset, squeeze(shape, (*own[:-2], own[-1], own[-2]))),
@@ -295,7 +291,15 @@ def _cholesky(code: Code, step: Call) -> None:
         Apply("add", (3, 4), {}, d),
         Store(5, out, 0, squeeze(shape, own)),
     )
-    write_kernel(code, collapse(Kernel(domain, body)))
+    write_kernel(code, collapse(Kernel(tuple([m for m in shape if m != 1]), body)))
+
+
+@routine("cholesky")
+def _cholesky(code: Code, step: Call) -> None:
+    ((a, offset),), (out,) = step.inputs, step.outputs
+    shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
+    n, b, c = shape[-1], code.b, Caller(code, d)
+    write_symmetric_part(code, a, offset, shape, out)
     _forget(code, out)
     info = b.alloca("i32", 1, 4)
     with systems(code, math.prod(shape[:-2]), (address(code, out), n * n * d.itemsize)) as (x,):

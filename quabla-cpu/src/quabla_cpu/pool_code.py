@@ -29,10 +29,6 @@ _LOOKS = 2000  # about 50 microseconds
 _SPINS = 4000  # looks for the last piece of another thread, before the processor is offered to it
 
 
-def _number(n: int) -> Value:
-    return text.constant("i64", n)
-
-
 class _Pool:
     """Access to the record from a function being written."""
 
@@ -62,7 +58,7 @@ class _Pool:
         return self.b._emit("i1", f"extractvalue {{ i64, i1 }} {pair.name}, 1")
 
     def left(self, following: Value) -> Value:
-        return self.b.and_(following, _number(_LEFT))
+        return self.b.and_(following, text.number(_LEFT))
 
     def posix(self, name: str, *operands: Value) -> None:
         self.b.call(name, "i32", *operands)
@@ -97,17 +93,17 @@ def _write_parallel(module: text.Module) -> None:
     b = module.function(PARALLEL, "void", ["ptr", "ptr", "i64"])
     pool = _Pool(b)
     function, context, count = b.arguments
-    one = _number(1)
-    alone = b.or_(b.icmp("sle", count, one), b.icmp("sle", pool.get(_WORKERS, "monotonic"), _number(0)))
+    one = text.number(1)
+    alone = b.or_(b.icmp("sle", count, one), b.icmp("sle", pool.get(_WORKERS, "monotonic"), text.number(0)))
     taken = b.branch(alone)
     with taken.then():
         taken.give(text.constant("i1", 0))
     with taken.otherwise():
-        taken.give(pool.exchange(_BUSY, _number(0), one))
+        taken.give(pool.exchange(_BUSY, text.number(0), one))
     (shared,) = taken.results()
     with b.if_(b.icmp("eq", shared, text.constant("i1", 0))):
         with b.loop(0, count) as i:
-            b.call_pointer(function, "void", context, i, _number(0))
+            b.call_pointer(function, "void", context, i, text.number(0))
         b.ret()
     b.store(function, pool.at(_FUNCTION))
     b.store(context, pool.at(_CONTEXT))
@@ -115,29 +111,29 @@ def _write_parallel(module: text.Module) -> None:
     pool.put(_DONE, one, "monotonic")
     pool.put(_SLOTS, one, "monotonic")
     before = pool.get(_NEXT, "monotonic")
-    job = b.add(b.and_(before, _number(_LEFT << 32)), _number(1 << 32))
+    job = b.add(b.and_(before, text.number(_LEFT << 32)), text.number(1 << 32))
     # One piece is the caller's own. If all could be gone before it takes any, there would be `count` slots beside its
     # own: one more than the memory of a panel is made for.
     last = b.sub(count, one)
     pool.put(_NEXT, b.or_(job, last))
-    with b.if_(b.icmp("sgt", pool.get(_SLEEPERS), _number(0))):
+    with b.if_(b.icmp("sgt", pool.get(_SLEEPERS), text.number(0))):
         _wake(pool)
-    b.call_pointer(function, "void", context, last, _number(0))
+    b.call_pointer(function, "void", context, last, text.number(0))
     # Work along with the others, then wait for what they have begun.
     with b.while_([]) as loop:
         following = pool.get(_NEXT)
-        loop.proceed(b.icmp("ne", pool.left(following), _number(0)))
+        loop.proceed(b.icmp("ne", pool.left(following), text.number(0)))
         with b.if_(pool.exchange(_NEXT, following, b.sub(following, one))):
-            b.call_pointer(function, "void", context, b.sub(pool.left(following), one), _number(0))
+            b.call_pointer(function, "void", context, b.sub(pool.left(following), one), text.number(0))
             pool.add(_DONE, one)
-    with b.while_([_number(0)]) as loop:
+    with b.while_([text.number(0)]) as loop:
         loop.proceed(b.icmp("ne", pool.get(_DONE, "acquire"), count))
         pool.pause()
         if os.name == "posix":
-            with b.if_(b.icmp("sgt", loop.values[0], _number(_SPINS))):
+            with b.if_(b.icmp("sgt", loop.values[0], text.number(_SPINS))):
                 pool.posix("sched_yield")
         loop.update(b.add(loop.values[0], one))
-    pool.put(_BUSY, _number(0), "release")
+    pool.put(_BUSY, text.number(0), "release")
     b.ret()
 
 
@@ -152,44 +148,44 @@ def _write_worker(module: text.Module) -> None:
     b = module.function("worker", "void", ["i64"])
     pool = _Pool(b)
     (number,) = b.arguments
-    one = _number(1)
+    one = text.number(1)
     own = b.alloca("i64", 2, 8)  # the job that the slot is of, and the slot
     slot_at = b.gep("i64", own, 1)
-    b.store(_number(-1), own)
-    b.store(_number(0), slot_at)
+    b.store(text.number(-1), own)
+    b.store(text.number(0), slot_at)
 
     def found(following: Value) -> Value:
         allowed = b.icmp("slt", number, pool.get(_WORKERS, "monotonic"))
-        return b.and_(allowed, b.icmp("ne", pool.left(following), _number(0)))
+        return b.and_(allowed, b.icmp("ne", pool.left(following), text.number(0)))
 
-    with b.while_([_number(0)]) as loop:
+    with b.while_([text.number(0)]) as loop:
         loop.proceed(text.constant("i1", 1))
         following = pool.get(_NEXT)
         work = b.branch(found(following))
         with work.then():
             with b.if_(pool.exchange(_NEXT, following, b.sub(following, one))):
-                job = b.lshr(following, _number(32))
+                job = b.lshr(following, text.number(32))
                 with b.if_(b.icmp("ne", job, b.load("i64", own))):
                     b.store(job, own)
                     b.store(pool.add(_SLOTS, one), slot_at)
                 pool.run(b.sub(pool.left(following), one), b.load("i64", slot_at))
                 pool.add(_DONE, one)
-            work.give(_number(0))
+            work.give(text.number(0))
         with work.otherwise():
             pool.pause()
-            with b.if_(b.icmp("sge", loop.values[0], _number(_LOOKS))):
+            with b.if_(b.icmp("sge", loop.values[0], text.number(_LOOKS))):
                 pool.posix("pthread_mutex_lock", pool.at(_MUTEX))
                 pool.add(_SLEEPERS, one)
                 with b.while_([]) as sleep:
                     # After the sleeper is counted: who brings work then either sees it or is seen.
                     sleep.proceed(b.xor(found(pool.get(_NEXT)), text.constant("i1", 1)))
                     pool.posix("pthread_cond_wait", pool.at(_CONDITION), pool.at(_MUTEX))
-                pool.add(_SLEEPERS, _number(-1))
+                pool.add(_SLEEPERS, text.number(-1))
                 pool.posix("pthread_mutex_unlock", pool.at(_MUTEX))
             work.give(b.add(loop.values[0], one))
         (looks,) = work.results()
-        again = b.icmp("sgt", looks, _number(_LOOKS))
-        loop.update(b.select(again, _number(0), looks))
+        again = b.icmp("sgt", looks, text.number(_LOOKS))
+        loop.update(b.select(again, text.number(0), looks))
     b.unreachable()
 
 

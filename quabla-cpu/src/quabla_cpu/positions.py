@@ -14,21 +14,16 @@ from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import Code, load, memory_type, store
 
-__all__ = ["elements", "number", "rows"]
+__all__ = ["elements", "rows"]
 
 _UNROLLED = 4  # vectors of a row that are written out without a loop
-
-
-def number(n: int) -> Value:
-    """An int64 constant."""
-    return text.constant("i64", n)
 
 
 @contextmanager
 def rows(b: Builder, *extents: int) -> Iterator[list[Value]]:
     """Nested loops over these extents; those of 1 have the constant index 0."""
     with ExitStack() as loops:
-        yield [loops.enter_context(b.loop(0, n)) if n != 1 else number(0) for n in extents]
+        yield [loops.enter_context(b.loop(0, n)) if n != 1 else text.number(0) for n in extents]
 
 
 def elements(b: Builder, extent: int, widest: int, write: Callable[[Value, int], None]) -> None:
@@ -45,7 +40,7 @@ def elements(b: Builder, extent: int, widest: int, write: Callable[[Value, int],
     while at < extent:
         while lanes > extent - at:
             lanes //= 2
-        write(number(at), lanes)
+        write(text.number(at), lanes)
         at += lanes
 
 
@@ -53,15 +48,15 @@ def at(b: Builder, *terms: tuple[Value, int]) -> Value:
     """index * extent + index * extent + ..., Horner's way: each term's extent multiplies what stands before it."""
     total: Value | None = None
     for index, extent in terms:
-        total = index if total is None else b.add(b.mul(total, number(extent), "nsw"), index, "nsw")
+        total = index if total is None else b.add(b.mul(total, text.number(extent), "nsw"), index, "nsw")
     assert total is not None
     return total
 
 
 def _inside(b: Builder, i: Value, extent: int) -> Value:
     """A position as the op defines it: from the end if it is negative, then the nearest one inside."""
-    i = b.select(b.icmp("slt", i, number(0)), b.add(i, number(extent)), i)
-    return b.intrinsic("smax", b.intrinsic("smin", i, number(extent - 1)), number(0))
+    i = b.select(b.icmp("slt", i, text.number(0)), b.add(i, text.number(extent)), i)
+    return b.intrinsic("smax", b.intrinsic("smin", i, text.number(extent - 1)), text.number(0))
 
 
 def _extents(
@@ -75,7 +70,7 @@ def _extents(
 
 def _row(b: Builder, d: dtype, base: Value, index: Value, count: int) -> Value:
     """The address of a row of `count` elements."""
-    return b.gep(memory_type(d), base, b.mul(index, number(count), "nsw") if count != 1 else index)
+    return b.gep(memory_type(d), base, b.mul(index, text.number(count), "nsw") if count != 1 else index)
 
 
 @routine("gather")
@@ -109,7 +104,7 @@ def _scatter_add(code: Code, step: Call) -> None:
     size //= count
     source, positions = (address(code, buffer, offset) for buffer, offset in step.inputs)
     kind, out = memory_type(u.dtype), address(code, step.outputs[0])
-    b.memset(out, text.constant("i8", 0), number(step.node.outputs[0].aval.nbytes))
+    b.memset(out, text.constant("i8", 0), text.number(step.node.outputs[0].aval.nbytes))
     with rows(b, sets, others, count) as (s, o, k):
         p = _inside(b, b.load("i64", b.gep("i64", positions, at(b, (s, sets), (k, count)))), extent)
         start = _row(b, u.dtype, source, at(b, (s, sets), (o, others), (k, count)), size)
@@ -135,13 +130,13 @@ def _searchsorted(code: Code, step: Call) -> None:
         here = at(b, (s, sets), (k, count))
         wanted = load(b, a.dtype, b.gep(kind, values, here))
         start = _row(b, a.dtype, line, s, n)
-        with b.while_([number(0), number(n)]) as loop:
+        with b.while_([text.number(0), text.number(n)]) as loop:
             low, high = loop.values
             loop.proceed(b.icmp("slt", low, high))
-            middle = b.lshr(b.add(low, high), number(1))
+            middle = b.lshr(b.add(low, high), text.number(1))
             x = load(b, a.dtype, b.gep(kind, start, middle))
             behind = b.not_(_before(b, wanted, x)) if right else _before(b, x, wanted)
-            loop.update(b.select(behind, b.add(middle, number(1)), low), b.select(behind, high, middle))
+            loop.update(b.select(behind, b.add(middle, text.number(1)), low), b.select(behind, high, middle))
         b.store(loop.results[0], b.gep("i64", out, here))
 
 

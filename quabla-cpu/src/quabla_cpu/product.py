@@ -65,10 +65,6 @@ def write(attributes: str, d: dtype, tile: Shape, packed: bool, fma: bool) -> st
     return module.text()
 
 
-def _number(n: int) -> Value:
-    return text.constant("i64", n)
-
-
 class _Writer:
     def __init__(self, b: Builder, d: dtype, tile: Shape, packed: bool, fma: bool) -> None:
         self.b, self.d, self.t, self.packed, self.fma = b, d, tile, packed, fma
@@ -81,7 +77,7 @@ class _Writer:
 
     def at(self, base: Value, i: Value, apart: Value | int) -> Value:
         """The address of element `i` of those that are `apart`."""
-        step = _number(apart) if isinstance(apart, int) else apart
+        step = text.number(apart) if isinstance(apart, int) else apart
         return self.b.gep(self.element, base, self.b.mul(i, step, "nsw"))
 
     def write(self) -> None:
@@ -106,12 +102,12 @@ class _Writer:
     def tiles(self, extent: Value, size: int) -> Iterator[tuple[Value, Value]]:
         """A loop over tiles of an axis: where a tile begins, and how much of its beginning is done already."""
         with self.b.loop(0, extent, size) as index:
-            at = self.b.intrinsic("smin", index, self.b.sub(extent, _number(size)))
+            at = self.b.intrinsic("smin", index, self.b.sub(extent, text.number(size)))
             yield at, self.b.sub(index, at)
 
     def pack(self, source: Value, terms: Value, panel: Value) -> None:
         b, t = self.b, self.t
-        contiguous = b.branch(b.icmp("eq", self.column, _number(1)))
+        contiguous = b.branch(b.icmp("eq", self.column, text.number(1)))
         with contiguous.then():
             with b.loop(0, terms) as k:
                 there, to = self.at(source, k, self.term), self.at(panel, k, t.columns)
@@ -119,7 +115,7 @@ class _Writer:
                     x = load(b, self.d, b.gep(self.element, there, g), t.lanes)
                     store(b, self.d, x, b.gep(self.element, to, g))
         with contiguous.otherwise():
-            with b.loop(0, _number(t.columns)) as i:
+            with b.loop(0, text.number(t.columns)) as i:
                 there, to = self.at(source, i, self.column), b.gep(self.element, panel, i)
                 with b.loop(0, terms) as k:
                     x = load(b, self.d, self.at(there, k, self.term))
@@ -138,7 +134,7 @@ class _Writer:
     ) -> None:
         b, t = self.b, self.t
         with self.tiles(self.rows, t.rows) as (row, rows_done):
-            rows = [self.at(splats, b.add(row, _number(i)), self.row) for i in range(t.rows)]
+            rows = [self.at(splats, b.add(row, text.number(i)), self.row) for i in range(t.rows)]
             zero = text.constant(register_type(self.d, t.lanes), 0)
             with b.carry(0, terms, [zero] * (t.rows * t.vectors)) as (k, loop):
                 here = self.at(vectors, k, apart)
@@ -154,8 +150,8 @@ class _Writer:
                         sums.append(b.fma(x, y, z) if self.fma else b.fadd(b.fmul(x, y), z))
                 loop.update(*sums)
             out = b.gep(self.element, self.out, column)
-            places = [self.at(out, b.add(row, _number(i)), self.out_row) for i in range(t.rows)]
-            adding = b.branch(b.icmp("ne", more, _number(0)))
+            places = [self.at(out, b.add(row, text.number(i)), self.out_row) for i in range(t.rows)]
+            adding = b.branch(b.icmp("ne", more, text.number(0)))
             with adding.then():
                 self.add(loop.results, places, rows_done, columns_done)
             with adding.otherwise():
@@ -169,11 +165,11 @@ class _Writer:
         b, t = self.b, self.t
         kind = text.vector("i64", t.lanes)
         done = [
-            b.icmp("slt", b.iota(kind, _number(g * t.lanes)), b.splat(columns_done, t.lanes))
+            b.icmp("slt", b.iota(kind, text.number(g * t.lanes)), b.splat(columns_done, t.lanes))
             for g in range(t.vectors)
         ]
         for i, place in enumerate(places):
-            with b.if_(b.icmp("sge", _number(i), rows_done)):
+            with b.if_(b.icmp("sge", text.number(i), rows_done)):
                 for g in range(t.vectors):
                     to = b.gep(self.element, place, g * t.lanes)
                     before = load(b, self.d, to, t.lanes)

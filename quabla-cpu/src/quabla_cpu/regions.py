@@ -35,10 +35,6 @@ def _function(code: Code, program: Program) -> str:
     return found
 
 
-def _number(n: int) -> Value:
-    return text.constant("i64", n)
-
-
 def _block_of(plan: Plan) -> int:
     """The bytes of a block for the results, and so of whatever the next part of the scratch memory is aligned to."""
     return max(aligned(plan.out_nbytes), 64)
@@ -133,7 +129,7 @@ def _checkpoint(code: Code, step: Call) -> None:
 
 def _copy_out(code: Code, step: Call, plan: Plan, block: Value) -> None:
     for out, offset, aval in zip(step.outputs, plan.out_offsets, plan.out_avals, strict=True):
-        code.b.memcpy(address(code, out), code.b.gep("i8", block, offset), _number(aval.nbytes))
+        code.b.memcpy(address(code, out), code.b.gep("i8", block, offset), text.number(aval.nbytes))
 
 
 # --- loops ------------------------------------------------------------------------------------------------------------
@@ -166,20 +162,20 @@ class _Loop:
             stacks, self.plan.out_offsets[self.carry :], self.plan.out_avals[self.carry :], strict=True
         )
         for stack, offset, aval in rows:
-            row = b.gep("i8", stack, b.mul(i, _number(aval.nbytes)))
-            b.memcpy(row, b.gep("i8", block, offset), _number(aval.nbytes))
+            row = b.gep("i8", stack, b.mul(i, text.number(aval.nbytes)))
+            b.memcpy(row, b.gep("i8", block, offset), text.number(aval.nbytes))
 
     def finish(self, stacks: Sequence[Value], steps: Value | None, length: int) -> None:
         """Copy the carry out; clear the rows that no step has written."""
         b = self.b
         for k, aval in enumerate(self.plan.out_avals[: self.carry]):
             out = address(self.code, self.step.outputs[k])
-            b.memcpy(out, self.arguments.get(self.carry_at + k), _number(aval.nbytes))
+            b.memcpy(out, self.arguments.get(self.carry_at + k), text.number(aval.nbytes))
         if steps is not None:
-            left = b.sub(_number(length), steps)
+            left = b.sub(text.number(length), steps)
             for stack, aval in zip(stacks, self.plan.out_avals[self.carry :], strict=True):
-                rest = b.gep("i8", stack, b.mul(steps, _number(aval.nbytes)))
-                b.memset(rest, text.constant("i8", 0), b.mul(left, _number(aval.nbytes)))
+                rest = b.gep("i8", stack, b.mul(steps, text.number(aval.nbytes)))
+                b.memset(rest, text.constant("i8", 0), b.mul(left, text.number(aval.nbytes)))
 
 
 def _loop_sizes(plan: Plan) -> tuple[int, int, int]:
@@ -202,12 +198,12 @@ def _scan(code: Code, step: Call) -> None:
     columns = operands[consts + carry :]
     widths = [a.nbytes for a in loop.plan.in_avals[1 + consts + carry :]]
     stacks = [address(code, buffer) for buffer in step.outputs[carry:]]
-    steps = _number(length) if count is None else count
-    with b.carry(_number(0), steps, [loop.first, loop.second]) as (k, state):
+    steps = text.number(length) if count is None else count
+    with b.carry(text.number(0), steps, [loop.first, loop.second]) as (k, state):
         block, other = state.values
-        i = b.sub(b.sub(steps, k), _number(1)) if p["reverse"] else k
+        i = b.sub(b.sub(steps, k), text.number(1)) if p["reverse"] else k
         for j, (column, width) in enumerate(zip(columns, widths, strict=True)):
-            loop.arguments.put(1 + consts + carry + j, b.gep("i8", column, b.mul(i, _number(width))))
+            loop.arguments.put(1 + consts + carry + j, b.gep("i8", column, b.mul(i, text.number(width))))
         loop.run_step(i, block, stacks)
         state.update(other, block)
     loop.finish(stacks, count, length)
@@ -230,16 +226,16 @@ def _while(code: Code, step: Call) -> None:
     loop.arguments.put_all(operands, 1)
     question.put_all(operands)
     stacks = [address(code, buffer) for buffer in step.outputs[carry:-1]]
-    with b.while_([_number(0), loop.first, loop.second]) as state:
+    with b.while_([text.number(0), loop.first, loop.second]) as state:
         i, block, other = state.values
         question.call(asked, answer)
         go = b.icmp("ne", b.load("i8", answer), text.constant("i8", 0))
         if length is not None:
-            go = b.and_(go, b.icmp("slt", i, _number(length)))
+            go = b.and_(go, b.icmp("slt", i, text.number(length)))
         state.proceed(go)
         loop.run_step(i, block, stacks)
         question.put_all([loop.arguments.get(1 + consts + k) for k in range(carry)], consts)
-        state.update(b.add(i, _number(1)), other, block)
+        state.update(b.add(i, text.number(1)), other, block)
     steps = state.results[0]
     loop.finish(stacks, steps if stacks else None, length or 0)
     b.store(steps, address(code, step.outputs[-1]))

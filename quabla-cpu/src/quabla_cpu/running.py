@@ -7,7 +7,7 @@ import math
 from quabla.lowering.loops import Call
 from quabla_cpu import text
 from quabla_cpu.pointwise import register_type
-from quabla_cpu.positions import elements, number, rows
+from quabla_cpu.positions import elements, rows
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import Code, load, memory_type, store
@@ -39,12 +39,12 @@ def _running(code: Code, step: Call) -> None:
     bases.append(address(code, step.outputs[0]))
     wide = "double" if d.kind == "f" else "i64"
     with rows(b, math.prod(x.shape[:axis])) as (outer,):
-        first = b.mul(outer, number(n * inner), "nsw")
+        first = b.mul(outer, text.number(n * inner), "nsw")
 
         def line(j: Value, lanes: int) -> None:
             start = b.add(first, j)
             if reverse:
-                start = b.add(start, number((n - 1) * inner))
+                start = b.add(start, text.number((n - 1) * inner))
             *ins, out = [b.gep(kind, base, start) for base in bases]
 
             def operands(places: Value) -> list[Value]:
@@ -55,11 +55,11 @@ def _running(code: Code, step: Call) -> None:
                 to = register_type(d, lanes)
                 store(b, d, b.fptrunc(y, text.element(to)) if y.type != to else y, b.gep(kind, out, places))
 
-            total = operands(number(0))[-1]
+            total = operands(text.number(0))[-1]
             assert text.element(total.type) == wide
-            keep(total, number(0))
+            keep(total, text.number(0))
             with b.carry(1, n, [total]) as (i, loop):
-                places = b.mul(i, number(-inner if reverse else inner), "nsw")
+                places = b.mul(i, text.number(-inner if reverse else inner), "nsw")
                 following = _next(b, op, loop.values[0], operands(places))
                 keep(following, places)
                 loop.update(following)

@@ -11,7 +11,7 @@ from quabla.ir.program import Node
 from quabla.lowering.buffers import aligned
 from quabla.lowering.loops import Call
 from quabla_cpu import text
-from quabla_cpu.positions import number, rows
+from quabla_cpu.positions import rows
 from quabla_cpu.product import PRODUCT
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
@@ -37,7 +37,7 @@ def _argsort(code: Code, step: Call) -> None:
     source, out = address(code, *step.inputs[0]), address(code, step.outputs[0])
     symbol = code.function(_module(b.module.attributes))
     with rows(b, x.size // n) as (line,):
-        start = b.mul(line, number(n))
+        start = b.mul(line, text.number(n))
         with b.loop(0, n) as j:
             element = load(b, x.dtype, b.gep(memory_type(x.dtype), source, b.add(start, j)))
             b.store(_key(b, x.dtype, element), b.gep("i64", keys, j))
@@ -48,7 +48,7 @@ def _argsort(code: Code, step: Call) -> None:
             b.gep("i64", out, start),
             other_keys,
             other,
-            number(n),
+            text.number(n),
             attributes="nounwind",
         )
 
@@ -61,8 +61,8 @@ def _key(b: Builder, d: dtype, x: Value) -> Value:
     x = b.fadd(b.fpext(x, "double"), text.constant("double", 0.0))  # of the zeros one
     bits = b.bitcast(x, "i64")
     # The bits of a float are its magnitude behind its sign: negative ones run the other way.
-    flipped = b.xor(bits, b.lshr(b.ashr(bits, number(63)), number(1)))
-    return b.select(b.fcmp("uno", x, x), number(2**63 - 1), flipped)
+    flipped = b.xor(bits, b.lshr(b.ashr(bits, text.number(63)), text.number(1)))
+    return b.select(b.fcmp("uno", x, x), text.number(2**63 - 1), flipped)
 
 
 def _module(attributes: str) -> str:
@@ -73,7 +73,7 @@ def _module(attributes: str) -> str:
     b = module.function(PRODUCT, "void", [("ptr", "noalias")] * 4 + ["i64"])
     keys, out, other_keys, other, n = b.arguments
     # An odd number of merges begins in the other buffers, to end in the result.
-    with b.while_([number(_RUN), text.constant("i1", 0)]) as loop:
+    with b.while_([text.number(_RUN), text.constant("i1", 0)]) as loop:
         width, odd = loop.values
         loop.proceed(b.icmp("slt", width, n))
         loop.update(b.add(width, width), b.not_(odd))
@@ -81,7 +81,7 @@ def _module(attributes: str) -> str:
     here_k, here_i = b.select(odd, other_keys, keys), b.select(odd, other, out)
     there_k, there_i = b.select(odd, keys, other_keys), b.select(odd, out, other)
     b.call("runs", "void", keys, here_k, here_i, n)
-    with b.while_([number(_RUN), here_k, here_i, there_k, there_i]) as merges:
+    with b.while_([text.number(_RUN), here_k, here_i, there_k, there_i]) as merges:
         width, *buffers = merges.values
         merges.proceed(b.icmp("slt", width, n))
         b.call("merge", "void", *buffers, n, width)
@@ -95,12 +95,12 @@ def _write_runs(module: text.Module) -> None:
     b = module.function("runs", "void", ["ptr", "ptr", "ptr", "i64"], linkage="internal")
     keys, to_keys, to, n = b.arguments
     with b.loop(0, n, _RUN) as low:
-        high = b.intrinsic("smin", b.add(low, number(_RUN)), n)
+        high = b.intrinsic("smin", b.add(low, text.number(_RUN)), n)
         with b.loop(low, high) as j:
             key = b.load("i64", b.gep("i64", keys, j))
             with b.while_([j]) as loop:
                 (p,) = loop.values
-                before = b.intrinsic("smax", b.sub(p, number(1)), low)
+                before = b.intrinsic("smax", b.sub(p, text.number(1)), low)
                 larger = b.icmp("sgt", b.load("i64", b.gep("i64", to_keys, before)), key)
                 loop.proceed(b.and_(b.icmp("sgt", p, low), larger))
                 for base in (to_keys, to):
@@ -116,7 +116,7 @@ def _write_merge(module: text.Module) -> None:
     """`void (ptr keys, ptr from, ptr to_keys, ptr to, i64 n, i64 width)`: merge neighbouring sorted runs."""
     b = module.function("merge", "void", [("ptr", "noalias")] * 4 + ["i64", "i64"], linkage="internal")
     keys, source, to_keys, to, n, width = b.arguments
-    last = b.sub(n, number(1))
+    last = b.sub(n, text.number(1))
     with b.loop(0, n, b.add(width, width)) as low:
         middle = b.intrinsic("smin", b.add(low, width), n)
         high = b.intrinsic("smin", b.add(middle, width), n)
@@ -130,5 +130,5 @@ def _write_merge(module: text.Module) -> None:
             b.store(b.select(left, x, y), b.gep("i64", to_keys, k))
             b.store(b.load("i64", b.gep("i64", source, b.select(left, i, j))), b.gep("i64", to, k))
             one = b.zext(left, "i64")
-            loop.update(b.add(i, one), b.add(j, b.xor(one, number(1))))
+            loop.update(b.add(i, one), b.add(j, b.xor(one, text.number(1))))
     b.ret()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 from quabla.ir.program import Node
-from quabla.lowering.loops import Apply, Call, Entry, Kernel, Load, Scalar, Store, collapse
-from quabla.lowering.views import contiguous, squeeze
+from quabla.lowering.loops import Call
 from quabla.ops.spectral import FIRST
 from quabla_cpu import text
-from quabla_cpu.kernels import write_kernel
-from quabla_cpu.lapack import Caller, systems, times
+from quabla_cpu.lapack import Caller, systems, times, write_symmetric_part
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Value
 from quabla_cpu.writing import Code
@@ -33,17 +31,7 @@ def _eigh(code: Code, step: Call) -> None:
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
     n, b, c = shape[-1], code.b, Caller(code, d)
     # The symmetric part, in the place of the result: LAPACK leaves the eigenvectors there one after the other.
-    own = contiguous(shape)
-    body: tuple[Entry, ...] = (
-        Load(a, offset, squeeze(shape, own)),
-        Load(a, offset, squeeze(shape, (*own[:-2], own[-1], own[-2]))),
-        Scalar(0.5, d),
-        Apply("mul", (0, 2), {}, d),
-        Apply("mul", (1, 2), {}, d),
-        Apply("add", (3, 4), {}, d),
-        Store(5, vectors, 0, squeeze(shape, own)),
-    )
-    write_kernel(code, collapse(Kernel(tuple([m for m in shape if m != 1]), body)))
+    write_symmetric_part(code, a, offset, shape, vectors)
     code.forget(vectors)
     assert step.scratch is not None
     matrix, work_nbytes, _ = _parts(step.node)

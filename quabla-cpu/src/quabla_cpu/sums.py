@@ -31,7 +31,7 @@ def call_fill(code: Code, kernel: Kernel) -> bool:
     symbol = code.function(_fill(code.b.module.attributes, code.vector_bytes, scalar.dtype))
     count = kernel.domain[0] if kernel.domain else 1
     number = text.constant(element, scalar.value)
-    code.b.call(symbol, "void", code.pointers[put.buffer], _number(count), number, attributes="nounwind")
+    code.b.call(symbol, "void", code.pointers[put.buffer], text.number(count), number, attributes="nounwind")
     return True
 
 
@@ -48,14 +48,10 @@ def call_add(code: Code, kernel: Kernel) -> bool:
         return False
     types = get.buffer.dtype, put.buffer.dtype
     symbol = code.function(_add(code.b.module.attributes, code.vector_bytes, *types))
-    operands = code.pointers[get.buffer], code.pointers[put.buffer], _number(count), _number(size)
+    operands = code.pointers[get.buffer], code.pointers[put.buffer], text.number(count), text.number(size)
     code.b.call(symbol, "void", *operands, attributes="nounwind")
     code.forget(put.buffer)
     return True
-
-
-def _number(n: int) -> Value:
-    return text.constant("i64", n)
 
 
 def _function(attributes: str, parameters: list[str | tuple[str, str]]) -> Builder:
@@ -70,7 +66,7 @@ def _fill(attributes: str, vector_bytes: int, d: dtype) -> str:
     to, count, number = b.arguments
     lanes = vector_bytes // d.itemsize
     wide = b.splat(number, lanes)
-    whole = b.and_(count, _number(-lanes))
+    whole = b.and_(count, text.number(-lanes))
     with b.loop(0, whole, lanes) as i:
         store(b, d, wide, b.gep(element, to, i))
     with b.loop(whole, count) as i:
@@ -97,7 +93,7 @@ def _add(attributes: str, vector_bytes: int, part: dtype, out: dtype) -> str:
             b, out, total if out.itemsize == 8 else b.fptrunc(total, "float"), b.gep(memory_type(out), to, j)
         )
 
-    whole = b.and_(size, _number(-lanes))
+    whole = b.and_(size, text.number(-lanes))
     with b.loop(0, whole, lanes) as j:
         column(j, lanes)
     with b.loop(whole, size) as j:

@@ -22,9 +22,9 @@ from __future__ import annotations
 from .flow import Branch, Builder, Loop, While
 from .intrinsics import INTRINSICS
 from .module import Module
-from .values import Value, constant, element, is_float, lanes, splat, vector
+from .values import Value, constant, element, is_float, lanes, number, splat, vector
 
 __all__ = [
     "Branch", "Builder", "INTRINSICS", "Loop", "Module", "Value", "While", "constant", "element", "is_float", "lanes",
-    "splat", "vector",
+    "number", "splat", "vector",
 ]  # fmt: skip

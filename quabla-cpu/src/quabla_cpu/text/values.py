@@ -124,6 +124,11 @@ def constant(type: str, number: float) -> Value:
     return Value(text if count == 1 else f"splat ({base} {text})", type)
 
 
+def number(n: int) -> Value:
+    """A constant of type `i64`: what indices, strides and counts are."""
+    return constant("i64", n)
+
+
 def splat(value: Value, count: int) -> Value:
     """A constant repeated over `count` lanes. For values that are not constants use `Builder.splat`."""
     if count == 1:
