@@ -8,7 +8,7 @@ not depend on where they lie.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from quabla.arrays.tensor import Tensor
 from quabla.lowering.buffers import touched
@@ -32,8 +32,7 @@ _PART = 48  # steps that one function runs
 _INLINE = 64  # elements of a constant that is written into the code
 
 
-@dataclass(frozen=True)
-class Generated:
+class Generated(NamedTuple):
     """The code of a program.
 
     Attributes:

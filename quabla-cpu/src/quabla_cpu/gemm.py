@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from quabla.lowering.loops import Axis, Product, Rows
 from quabla_cpu import product, text
@@ -36,8 +36,7 @@ _LONG = 32  # elements of an axis that fill a tile
 _FAR = 1024  # bytes between vectors from which they are packed where they are used often
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(NamedTuple):
     """An axis of the result that belongs to one operand: extent, stride in the operand, stride in the result."""
 
     extent: int
@@ -45,8 +44,7 @@ class _Side:
     out: int
 
 
-@dataclass(frozen=True)
-class _Tiling:
+class _Tiling(NamedTuple):
     """The operand read as vectors, the other one, and the tile.
 
     Attributes:
@@ -100,8 +98,7 @@ def write_product(code: Code, p: Product, start: tuple[Rows, Value] | None = Non
         b.call(code.function(_function(code, p, tiling)), "void", *pointers, attributes="nounwind")
 
 
-@dataclass(frozen=True)
-class _Common:
+class _Common(NamedTuple):
     """How the function for all large products does one: its tile, and which operand is read as vectors."""
 
     tile: product.Shape
@@ -206,8 +203,8 @@ def _write_blocks(code: Code, p: Product, tiling: _Tiling, pointers: Sequence[Va
             _advance(b, element, pointers[0], first, k.left),
             _advance(b, element, pointers[1], first, k.right),
         )
-        some = replace(p, k=(*outer_k, part), more=True)
-        whole = replace(tiling, terms=extent * math.prod([a.extent for a in outer_k]))
+        some = p._replace(k=(*outer_k, part), more=True)
+        whole = tiling._replace(terms=extent * math.prod([a.extent for a in outer_k]))
         _write_tiles(code, some, whole, (left, right, pointers[2]))
 
     with b.loop(0, k.extent - size + 1, size) as first:

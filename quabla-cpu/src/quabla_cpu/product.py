@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from quabla.dtypes import dtype
 from quabla_cpu import text
@@ -34,8 +34,7 @@ BLOCK = 512
 """Terms that are summed in one go, in every product: the order of a sum depends on its length alone."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """The tile of the function: rows, vectors, and lanes of a vector."""
 
     rows: int

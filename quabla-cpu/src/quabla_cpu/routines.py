@@ -7,8 +7,7 @@ of the op, and import the module in `assemble.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quabla.ir.program import Node
 from quabla.lowering.loops import Buffer, Call
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ROUTINES", "Routine", "address", "routine"]
 
 
-@dataclass(frozen=True)
-class Routine:
+class Routine(NamedTuple):
     """How an op is computed.
 
     Attributes:

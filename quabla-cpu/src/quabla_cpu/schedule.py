@@ -12,7 +12,7 @@ serves all are done in several loop nests over the same domain.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from quabla.lowering.loops import Apply, Kernel, Load, Reduce, Scalar, Store, restrict
 from quabla_cpu.pointwise import MATH
@@ -23,8 +23,7 @@ _MATH_COST = 12.0
 _UNROLLED = 4  # vectors of one axis that are written out without a loop
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """The loops of a kernel.
 
     Attributes:

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -44,8 +43,7 @@ _REDUCTIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A lowered program.
 
     Attributes:

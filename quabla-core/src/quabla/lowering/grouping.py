@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from quabla.lowering.buffers import touched
 from quabla.lowering.loops import Apply, Buffer, Call, Kernel, Product, Reduce, Rows, Step, Store
@@ -16,8 +16,7 @@ Work = Kernel | Product
 _TRIES = 4
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """From which sizes on work is divided, and into what.
 
     Attributes:
@@ -79,23 +78,23 @@ def candidates(steps: Sequence[Step], limits: Limits) -> list[int]:
     return [n for n in ranked[:6] if costs[n] >= limits.worth / 4]
 
 
-@dataclass(eq=False)
 class Group:
     """The steps of one panel while they are collected, and those that come before and after it."""
 
-    count: int
-    limits: Limits
-    members: list[tuple[Work, Rows]] = field(default_factory=list)
-    before: list[Step] = field(default_factory=list)
-    after: list[Step] = field(default_factory=list)
-    cost: float = 0.0
-    paces: dict[Buffer, int] = field(default_factory=dict)  # of what is written by rows
-    within: dict[Buffer, bool] = field(default_factory=dict)
-    writers: dict[Buffer, int] = field(default_factory=dict)  # members, by number
-    sums: set[Buffer] = field(default_factory=set)
-    later_reads: set[Buffer] = field(default_factory=set)
-    later_writes: set[Buffer] = field(default_factory=set)
-    blamed: dict[int, float] = field(default_factory=dict)  # by member: the cost of what it kept out
+    def __init__(self, count: int, limits: Limits) -> None:
+        self.count = count
+        self.limits = limits
+        self.members: list[tuple[Work, Rows]] = []
+        self.before: list[Step] = []
+        self.after: list[Step] = []
+        self.cost = 0.0
+        self.paces: dict[Buffer, int] = {}  # of what is written by rows
+        self.within: dict[Buffer, bool] = {}
+        self.writers: dict[Buffer, int] = {}  # members, by number
+        self.sums: set[Buffer] = set()
+        self.later_reads: set[Buffer] = set()
+        self.later_writes: set[Buffer] = set()
+        self.blamed: dict[int, float] = {}  # by member: the cost of what it kept out
 
     def place(self, step: Work) -> Rows | None:
         """Where the rows of a step are, if it can join."""

@@ -7,7 +7,6 @@ domain, in elements. A `Reduce` combines the values along some axes and stores o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from quabla.dtypes import dtype
@@ -33,7 +32,10 @@ Shape = tuple[int, ...]
 Bounds = tuple[tuple[int, int], ...]
 
 
-@dataclass(eq=False, slots=True)
+# Named tuples and a class with slots, for the time to import them: Python needs several times as long to make a frozen
+# dataclass, and every process that compiles a program imports this.
+
+
 class Buffer:
     """Memory of one array.
 
@@ -45,11 +47,14 @@ class Buffer:
         offset: where in the output block or the workspace it begins, in bytes; set when all kernels are known.
     """
 
-    kind: str
-    dtype: dtype
-    size: int
-    index: int
-    offset: int = 0
+    __slots__ = ("dtype", "index", "kind", "offset", "size")
+
+    def __init__(self, kind: str, dtype: dtype, size: int, index: int, offset: int = 0) -> None:
+        self.kind = kind
+        self.dtype = dtype
+        self.size = size
+        self.index = index
+        self.offset = offset
 
     def __repr__(self) -> str:
         return f"{self.kind}{self.index}"
@@ -110,8 +115,7 @@ class Reduce(NamedTuple):
 Entry = Load | Scalar | Apply | Store | Reduce
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A loop nest: the extents of its domain (none is 1) and its body."""
 
     domain: Shape
@@ -127,8 +131,7 @@ class Axis(NamedTuple):
     out: int
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """out[batch, m, n] = sum over k of left[batch, m, k] * right[batch, k, n], each axis a list of strided ones.
 
     The result is contiguous. Axes of extent 1 are dropped and neighbours merged where all strides allow it. With `more`
@@ -149,8 +152,7 @@ class Product:
     out_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A node that the backend computes by a routine of its own: a loop over a region, a factorisation, a sort.
 
     Attributes:
@@ -180,8 +182,7 @@ class Rows(NamedTuple):
     per: int
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(NamedTuple):
     """Steps that treat the rows of their arrays alike, done for some rows at a time.
 
     The rows are divided into spans that can be computed side by side, a span into passes over `chunk` rows. What the

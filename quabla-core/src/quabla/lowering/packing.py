@@ -7,7 +7,6 @@ by rows each term of a column lies in another page. In the copy it follows the o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from quabla.dtypes import dtype
@@ -52,14 +51,14 @@ def packed(
         kernel = collapse(Kernel((count, k.extent, width), (load, store)))
     if which == 2:
         columns = Axis(count, 0, k.extent * width, f.out * width), Axis(width, 0, 1, f.out)
-        whole = replace(p, n=columns, k=(k._replace(right=width),), right=copy, right_offset=0)
+        whole = p._replace(n=columns, k=(k._replace(right=width),), right=copy, right_offset=0)
     else:
         columns = Axis(count, k.extent * width, 0, f.out * width), Axis(width, 1, 0, f.out)
-        whole = replace(p, m=columns, k=(k._replace(left=width),), left=copy, left_offset=0)
+        whole = p._replace(m=columns, k=(k._replace(left=width),), left=copy, left_offset=0)
     done = count * width
     if done == f.extent:
         return kernel, [whole]
     left = (f._replace(extent=f.extent - done),)
     at = offset + done * f[which]
-    rest = replace(p, n=left, right_offset=at) if which == 2 else replace(p, m=left, left_offset=at)
-    return kernel, [whole, replace(rest, out_offset=p.out_offset + done * f.out)]
+    rest = p._replace(n=left, right_offset=at) if which == 2 else p._replace(m=left, left_offset=at)
+    return kernel, [whole, rest._replace(out_offset=p.out_offset + done * f.out)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from quabla.lowering.loops import Axis, Buffer, Kernel, Load, Product, Reduce, Rows, Store
@@ -127,8 +126,8 @@ def take(step: Kernel | Product, rows: Rows, count: int, parts: dict[Buffer, Buf
             [x._replace(extent=count * rows.per) if a == rows.axis else x for a, x in enumerate(axes)]
         )
 
-    some = replace(step, batch=shorter("batch"), m=shorter("m"), n=shorter("n"), k=shorter("k"))
-    return replace(some, out=parts[step.out], more=True) if rows.of == "k" else some
+    some = step._replace(batch=shorter("batch"), m=shorter("m"), n=shorter("n"), k=shorter("k"))
+    return some._replace(out=parts[step.out], more=True) if rows.of == "k" else some
 
 
 def points(step: Kernel | Product) -> int:
