@@ -9,18 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from quabla.lowering.fuse import Plan
-from quabla_cpu import (
-    codegen,
-    engine,
-    lapack,
-    outside,
-    positions,
-    regions,
-    running,
-    sorting,
-    spectral,
-    vectormath,
-)
+from quabla_cpu import codegen, engine, outside, vectormath
 from quabla_cpu.codegen import ENTRY, Generated
 from quabla_cpu.costs import costs_of
 from quabla_cpu.image import UnsupportedError
@@ -30,8 +19,6 @@ from quabla_cpu.product import PRODUCT
 from quabla_cpu.sharing import Compiled, shared
 
 __all__ = ["compile_program", "costs_of", "generate", "knows", "plan_of"]
-
-ROUTINE_MODULES = (regions, lapack, positions, running, sorting, spectral)  # imported for what they register
 
 
 def generate(plan: Plan, vector_bytes: int | None = None) -> Generated:

@@ -15,11 +15,10 @@ from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Buffer, Kernel, Panel, Product, Rows, Step
 from quabla_cpu import text, vectormath
-from quabla_cpu.executable import ENTRY
+from quabla_cpu.executable import ENTRY, PARALLEL
 from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import write_kernel
-from quabla_cpu.pool import PARALLEL
-from quabla_cpu.routines import ROUTINES
+from quabla_cpu.routines import routine_of
 from quabla_cpu.sums import call_add, call_fill
 from quabla_cpu.text import Value
 from quabla_cpu.writing import Code, memory_type
@@ -115,7 +114,9 @@ def _write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, wor
             _write_panel(code, plan, step, args, workspace)
             parts.update(step.parts)
         else:
-            ROUTINES[step.node.op.name].write(code, step)
+            found = routine_of(step.node.op.name)
+            assert found is not None
+            found.write(code, step)
 
 
 def set_pointers(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:

@@ -9,7 +9,7 @@ from quabla.lowering import fuse
 from quabla.lowering.panels import in_panels
 from quabla.lowering.passes import simplify
 from quabla_cpu.pointwise import POINTWISE
-from quabla_cpu.routines import ROUTINES
+from quabla_cpu.routines import MODULES, routine_of
 
 __all__ = ["knows", "nodes_of", "plan_of"]
 
@@ -17,7 +17,7 @@ __all__ = ["knows", "nodes_of", "plan_of"]
 def knows(name: str) -> bool:
     """Whether the CPU has code for the op of this name."""
     op = OPS[name]
-    if name in ROUTINES:
+    if name in MODULES:
         return True
     return fuse.handles(op) and (op.family not in ("elementwise", "compare") or name in POINTWISE)
 
@@ -52,5 +52,5 @@ def nodes_of(program: Program) -> int:
 
 
 def _scratch(node: Node) -> int | None:
-    found = ROUTINES.get(node.op.name)
+    found = routine_of(node.op.name)
     return None if found is None else found.scratch(node)

@@ -1,22 +1,24 @@
 """Nodes that a routine of their own computes instead of a fused kernel: a table, filled by the modules that have one.
 
 A routine gets its operands and results as contiguous memory. To add one, write its module, register it here by the name
-of the op, and import the module in `assemble.py`.
+of the op, and enter op and module in `MODULES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quabla.ir.program import Node
 from quabla.lowering.loops import Buffer, Call
+from quabla_cpu import engine
 from quabla_cpu.text import Value
 
 if TYPE_CHECKING:
     from quabla_cpu.writing import Code
 
-__all__ = ["ROUTINES", "Routine", "address", "routine"]
+__all__ = ["MODULES", "ROUTINES", "Routine", "address", "routine", "routine_of"]
 
 
 class Routine(NamedTuple):
@@ -31,7 +33,26 @@ class Routine(NamedTuple):
     scratch: Callable[[Node], int]
 
 
+MODULES = {
+    **dict.fromkeys(("cond", "checkpoint", "scan", "while"), "regions"),
+    **dict.fromkeys(("lu", "lu_solve", "lu_det", "triangular_solve", "cholesky", "eliminate"), "lapack"),
+    **dict.fromkeys(("gather", "scatter_add", "searchsorted"), "positions"),
+    **dict.fromkeys(("cumsum", "cumprod", "recurrence"), "running"),
+    "argsort": "sorting",
+    "eigh": "spectral",
+}
+"""The ops with a routine, and the module that has it: most programs have none of them, and import none."""
+
 ROUTINES: dict[str, Routine] = {}
+"""The routines of the modules that were imported."""
+
+
+def routine_of(name: str) -> Routine | None:
+    """The routine of the op of this name, if it is computed by one."""
+    if name in MODULES and name not in ROUTINES:
+        with engine.no_fork():
+            import_module(f"quabla_cpu.{MODULES[name]}")
+    return ROUTINES.get(name)
 
 
 def routine(name: str, scratch: Callable[[Node], int] = lambda node: 0) -> Callable[[Any], Any]:

@@ -16,50 +16,41 @@ returns a struct of two vectors.
 from __future__ import annotations
 
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from .. import engine, text
-from . import exponential, float32, hugeangle, inverse, logarithm, single, special, trigonometric
+from . import hugeangle
 from .lanes import Lanes
 
-__all__ = ["ARITY", "MathLibrary", "NAMES", "call", "define", "library", "objects", "required", "symbol"]
+__all__ = [
+    "ARITY",
+    "MODULES",
+    "MathLibrary",
+    "NAMES",
+    "call",
+    "define",
+    "library",
+    "objects",
+    "required",
+    "symbol",
+]
 
 ATTRIBUTES = "nounwind willreturn memory(none)"
 
-_FUNCTIONS: dict[str, Callable[..., Lanes | tuple[Lanes, Lanes]]] = {
-    "exp": exponential.exp,
-    "exp2": exponential.exp2,
-    "expm1": exponential.expm1,
-    "sinh": exponential.sinh,
-    "cosh": exponential.cosh,
-    "tanh": exponential.tanh,
-    "sigmoid": exponential.sigmoid,
-    "log": logarithm.log,
-    "log2": logarithm.log2,
-    "log10": logarithm.log10,
-    "log1p": logarithm.log1p,
-    "softplus": logarithm.softplus,
-    "arcsinh": logarithm.arcsinh,
-    "arccosh": logarithm.arccosh,
-    "arctanh": logarithm.arctanh,
-    "power": logarithm.power,
-    "sin": trigonometric.sin,
-    "cos": trigonometric.cos,
-    "tan": trigonometric.tan,
-    "sincos": trigonometric.sincos,
-    "arcsin": inverse.arcsin,
-    "arccos": inverse.arccos,
-    "arctan": inverse.arctan,
-    "arctan2": inverse.arctan2,
-    "cbrt": inverse.cbrt,
-    "erf": special.erf,
-    "erfc": special.erfc,
+MODULES = {
+    **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh", "tanh", "sigmoid"), "exponential"),
+    **dict.fromkeys(("log", "log2", "log10", "log1p", "softplus"), "logarithm"),
+    **dict.fromkeys(("arcsinh", "arccosh", "arctanh", "power"), "logarithm"),
+    **dict.fromkeys(("sin", "cos", "tan", "sincos"), "trigonometric"),
+    **dict.fromkeys(("arcsin", "arccos", "arctan", "arctan2", "cbrt"), "inverse"),
+    **dict.fromkeys(("erf", "erfc"), "special"),
 }
+"""The module of each function in float64; it is imported when the function is written."""
 
-ARITY: dict[str, int] = {name: 2 if name in ("power", "arctan2") else 1 for name in _FUNCTIONS}
+ARITY: dict[str, int] = {name: 2 if name in ("power", "arctan2") else 1 for name in MODULES}
 """How many operands each function takes."""
 
 NAMES: frozenset[str] = frozenset(ARITY)
@@ -105,16 +96,23 @@ def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str 
     return label
 
 
+def _module(name: str) -> Any:
+    with engine.no_fork():
+        return import_module(f"{__name__}.{name}")
+
+
 def _define(module: text.Module, label: str, name: str, dtype: str, lanes: int, linkage: str) -> None:
     kind = text.vector(_ELEMENTS[dtype], lanes)
     b = module.function(
         label, returns(name, dtype, lanes), [kind] * ARITY[name], attributes=ATTRIBUTES, linkage=linkage
     )
     operands = [Lanes(b, argument) for argument in b.arguments]
-    if dtype == "f32" and name in float32.FUNCTIONS:
-        made = float32.FUNCTIONS[name](*operands)
+    own = _module("float32").FUNCTIONS.get(name) if dtype == "f32" else None
+    if own is not None:
+        made = own(*operands)
     else:
-        function = single.FUNCTIONS.get(name, _FUNCTIONS[name]) if dtype == "f32" else _FUNCTIONS[name]
+        shorter = _module("single").FUNCTIONS.get(name) if dtype == "f32" else None
+        function = shorter or getattr(_module(MODULES[name]), name)
         made = function(*(Lanes(b, b.fpext(operand.value, "double")) for operand in operands))
     results = [
         b.fptrunc(part.value, _ELEMENTS[dtype]) for part in (made if isinstance(made, tuple) else (made,))
@@ -135,24 +133,21 @@ def call(b: text.Builder, name: str, *operands: text.Value) -> text.Value:
     return b.call(symbol(name, dtype, count), returns(name, dtype, count), *operands, attributes=ATTRIBUTES)
 
 
-_SYMBOL = re.compile(r"qb_(\w+)_(f64|f32)x(\d+)\Z")
-
-
 def required(module: text.Module) -> set[tuple[str, str, int]]:
     """The functions that a module calls and does not define: what to ask `library` for."""
     found = set()
     for label in module.undefined():
-        match = _SYMBOL.match(label)
-        if match and match[1] in NAMES:
-            found.add((match[1], match[2], int(match[3])))
+        name, _, form = label.removeprefix("qb_").rpartition("_")  # see `symbol`
+        dtype, _, lanes = form.partition("x")
+        if name in NAMES and dtype in _ELEMENTS and label == symbol(name, dtype, int(lanes)):
+            found.add((name, dtype, int(lanes)))
     return found
 
 
-@dataclass(frozen=True)
-class MathLibrary:
+class MathLibrary(NamedTuple):
     """Compiled functions: pass `imports` to `engine.link`. They stay in memory until the process ends."""
 
-    imports: dict[str, int] = field(default_factory=dict)
+    imports: dict[str, int]
 
 
 _lock = threading.RLock()
