@@ -107,6 +107,7 @@ def peers(session: nox.Session) -> None:
     install(session, ["quabla-core", "quabla-cpu", ".[viz]"], *group("test"), *group("peers"))
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
     comparing = [path for path in (ROOT / "tests").rglob("test_*.py") if PEER.search(path.read_text("utf-8"))]
+    session.env["QUABLA_TIERS"] = "1"  # thousands of random programs, run by the code of first calls, too
     pytest(session, *(str(path.relative_to(ROOT)) for path in sorted(comparing)))
 
 

@@ -18,6 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _cache = tempfile.TemporaryDirectory(prefix="quabla-test-cache-")
 os.environ["QUABLA_CACHE_DIR"] = _cache.name
 
+# Most programs of tests run once, and it is the good code that is to be tested. `tests/cpu/test_tiers.py` compares it
+# with the quick code; so does whoever sets this to 1.
+os.environ.setdefault("QUABLA_TIERS", "0")
+
 # An example may compile, so none has a deadline. `.ci/run` asks for the same examples on every run.
 settings.register_profile("quabla", deadline=None, derandomize=os.environ.get("QUABLA_SAME_EXAMPLES") == "1")
 settings.load_profile("quabla")

@@ -6,19 +6,20 @@ needs it.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from quabla.lowering.fuse import Plan
-from quabla_cpu import codegen, engine, outside, vectormath
+from quabla_cpu import codegen, engine, outside, tiers, vectormath
 from quabla_cpu.codegen import ENTRY, Generated
-from quabla_cpu.costs import costs_of
+from quabla_cpu.costs import costs_of, loss_of
 from quabla_cpu.image import UnsupportedError
-from quabla_cpu.joining import Piece, join
 from quabla_cpu.lower import knows, plan_of
 from quabla_cpu.product import PRODUCT
 from quabla_cpu.sharing import Compiled, shared
+from quabla_cpu.tiers import Source
 
-__all__ = ["compile_program", "costs_of", "generate", "knows", "plan_of"]
+__all__ = ["compile_program", "costs_of", "generate", "loss_of", "knows", "plan_of"]
 
 
 def generate(plan: Plan, vector_bytes: int | None = None) -> Generated:
@@ -28,25 +29,28 @@ def generate(plan: Plan, vector_bytes: int | None = None) -> Generated:
     return codegen.generate(plan, width, host.has_fma, engine.function_attributes())
 
 
-def compile_program(generated: Generated) -> Compiled:
-    """Compile and link code, once per process for equal text and constants."""
+def compile_program(generated: Generated, loss: float = math.inf) -> Compiled:
+    """Compile and link code, once per process for equal text and constants.
+
+    Args:
+        generated: the code.
+        loss: how many nanoseconds longer a call takes with code that was compiled quickly, about.
+    """
     key = generated.text, tuple([id(tensor) for _, tensor in generated.constants])
-    return shared(key, lambda: _compile(generated))
+    return shared(key, lambda: _compile(generated, loss))
 
 
-def _compile(generated: Generated) -> Compiled:
+def _compile(generated: Generated, loss: float) -> Compiled:
     addresses = {name: outside.address(name) for name in generated.calls}
     addresses.update({symbol: tensor.address for symbol, tensor in generated.constants})
     keep: list[object] = [tensor for _, tensor in generated.constants]
-    pieces = [Piece(engine.compile(generated.text))]
-    pieces += [Piece(engine.compile(module), {PRODUCT: symbol}) for symbol, module in generated.products]
-    pieces += [Piece(code) for code in vectormath.objects(generated.math)]
+    sources = [Source(generated.text)]
+    sources += [Source(module, {PRODUCT: symbol}) for symbol, module in generated.products]
+    sources += [Source(module, passes=False) for module in vectormath.sources(generated.math)]
     try:
-        image = join(pieces, [ENTRY])
-        library = engine.load(image, addresses)
+        return tiers.build(sources, addresses, keep, loss)
     except UnsupportedError:
         return _linked_apart(generated, addresses, keep)
-    return Compiled(library, keep, image)
 
 
 def _linked_apart(generated: Generated, addresses: dict[str, int], keep: list[object]) -> Compiled:

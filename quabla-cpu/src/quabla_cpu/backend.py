@@ -16,7 +16,7 @@ from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla_cpu import engine, records
 from quabla_cpu.executable import ENTRY, CpuExecutable
-from quabla_cpu.image import UnsupportedError
+from quabla_cpu.image import Image, UnsupportedError
 from quabla_cpu.records import Layout, Record
 from quabla_cpu.selftest import code_runs
 from quabla_cpu.sharing import Compiled, shared
@@ -135,12 +135,16 @@ def build(lowered: CpuLowered, vector_bytes: int | None = None) -> CpuExecutable
 
     generated, plan = lowered.generate(vector_bytes), lowered.plan
     layout = Layout(plan.out_offsets, plan.out_nbytes, generated.workspace_nbytes)
-    code = assemble.compile_program(generated)
-    if vector_bytes is None and code.image is not None:
+    code = assemble.compile_program(generated, assemble.loss_of(plan))
+
+    def keep(code: Compiled | None, image: Image) -> None:
         costs = assemble.costs_of(lowered.program)
-        kept = records.keep(lowered.program, code.image, generated.calls, generated.constants, layout, costs)
-        if kept is not None:
+        kept = records.keep(lowered.program, image, generated.calls, generated.constants, layout, costs)
+        if kept is not None and code is not None:
             shared(kept.key, lambda: code)
+
+    if vector_bytes is None:
+        code.then(keep)
     return _executable(lowered.program, layout, code)
 
 

@@ -1,16 +1,18 @@
-"""What a plan does, in numbers: kernels, bytes held, bytes moved. It is counted, not measured."""
+"""What a plan does, in numbers: kernels, bytes held, bytes moved, time. It is counted, not measured."""
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 from quabla.backends.protocol import Costs
 from quabla.ir.program import Node, Program
 from quabla.lowering.buffers import touched
-from quabla.lowering.loops import Kernel, Load, Panel, Product, Reduce, Store
+from quabla.lowering.fuse import Plan
+from quabla.lowering.grouping import cost
+from quabla.lowering.loops import Kernel, Load, Panel, Product, Reduce, Step, Store
 from quabla_cpu.lower import nodes_of, plan_of
 
-__all__ = ["costs_of"]
+__all__ = ["costs_of", "loss_of"]
 
 
 def costs_of(program: Program) -> Costs:
@@ -65,3 +67,28 @@ def _kernel(kernel: Kernel) -> int:
             key = (isinstance(entry, Load), id(entry.buffer), entry.offset, entry.strides)
             touched[key] = min(prod(kept), entry.buffer.size) * entry.buffer.dtype.itemsize
     return sum(touched.values())
+
+
+def loss_of(plan: Plan) -> float:
+    """About how many nanoseconds longer a call takes if LLVM compiles the plan quickly; endless where nobody knows.
+
+    Tiles of products live in registers, which quick code keeps in memory: it takes five times as long. Other code takes
+    at most twice as long.
+    """
+    return sum(map(_loss, plan.steps))
+
+
+def _loss(step: Step) -> float:
+    if isinstance(step, Panel):
+        passes = -(-step.rows // step.chunk)
+        return passes * sum(_loss(each) for each, _ in step.steps)
+    if isinstance(step, Product):
+        return 4.0 * cost(step)
+    if isinstance(step, Kernel):
+        return cost(step)
+    op, params = step.node.op.name, step.node.params
+    inner = sum(loss_of(plan_of(value)) + _CALL for value in params.values() if isinstance(value, Program))
+    return inf if op == "while" else inner * (params["length"] if op == "scan" else 1)
+
+
+_CALL = 20.0  # nanoseconds of calling a region

@@ -19,7 +19,7 @@ import time
 from importlib.util import source_hash
 from pathlib import Path
 
-__all__ = ["clear", "digest", "directory", "enabled", "get", "key", "put"]
+__all__ = ["clear", "digest", "directory", "enabled", "get", "key", "put", "switched_off"]
 
 _MAGIC = b"quabla entry 2\n"
 _DIGEST = 16
@@ -40,10 +40,12 @@ if hasattr(os, "register_at_fork"):
 
 def enabled() -> bool:
     """Whether the cache may be used in this process."""
-    return (
-        os.environ.get("QUABLA_CACHE", "1").lower() not in ("0", "off", "false", "no")
-        and directory() is not None
-    )
+    return not switched_off("QUABLA_CACHE") and directory() is not None
+
+
+def switched_off(name: str) -> bool:
+    """Whether a variable of the environment switches off what is on by default."""
+    return os.environ.get(name, "1").lower() in ("0", "off", "false", "no")
 
 
 def _configured() -> str:

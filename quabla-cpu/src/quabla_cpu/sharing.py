@@ -6,22 +6,50 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from quabla_cpu.engine import Library
 from quabla_cpu.image import Image
 
-__all__ = ["Compiled", "shared"]
+__all__ = ["Compiled", "Waiting", "shared", "tell"]
 
 
 class Compiled:
-    """Linked machine code, with all that it refers to: other code, and large constants."""
+    """Linked machine code, with all that it refers to: other code, and large constants.
 
-    __slots__ = ("__weakref__", "image", "keep", "library")
+    Attributes:
+        library: the code.
+        keep: what it refers to.
+        image: the code before it was put into memory; None where LLVM linked it, and while better code is on its way.
+        waiting: functions to call with this (None if it is gone by then) and its image when there is one.
+    """
+
+    __slots__ = ("__weakref__", "image", "keep", "library", "waiting")
 
     def __init__(self, library: Library, keep: Sequence[object], image: Image | None = None) -> None:
         self.library = library
         self.keep = keep
-        self.image = image  # None where LLVM linked it
+        self.image = image
+        self.waiting: Waiting = []
+
+    def then(self, call: Callable[[Compiled | None, Image], None]) -> None:
+        """Call a function with this and its image, now or when there is one."""
+        self.waiting.append(call)
+        if self.image is not None:
+            tell(self.waiting, self, self.image)
+
+
+Waiting: TypeAlias = "list[Callable[[Compiled | None, Image], None]]"
+
+
+def tell(waiting: Waiting, code: Compiled | None, image: Image) -> None:
+    """Call those who wait for an image, each once, whoever gets to it first."""
+    while waiting:
+        try:
+            call = waiting.pop()
+        except IndexError:
+            return
+        call(code, image)
 
 
 _compiled: weakref.WeakValueDictionary[object, Compiled] = weakref.WeakValueDictionary()

@@ -33,8 +33,8 @@ __all__ = [
     "call",
     "define",
     "library",
-    "objects",
     "required",
+    "sources",
     "symbol",
 ]
 
@@ -190,12 +190,12 @@ def library(functions: Iterable[tuple[str, str, int]]) -> MathLibrary:
     return MathLibrary({label: _addresses[label] for label in wanted})
 
 
-def objects(functions: Iterable[tuple[str, str, int]]) -> list[bytes]:
-    """The object code of functions and of what they need, to be linked with the code that calls them."""
+def sources(functions: Iterable[tuple[str, str, int]]) -> list[str]:
+    """The modules of functions and of what they need: straight-line code, which gains nothing from LLVM's passes."""
     wanted = sorted(functions)
-    made = [_object(*function) for function in wanted]
+    made = [_source(*function) for function in wanted]
     if any(function[0] in _WITH_HELPERS for function in wanted):
-        made.append(_helper_object())
+        made.append(_helper_source())
     return made
 
 
@@ -213,12 +213,20 @@ def _helpers() -> dict[str, int]:
 
 
 def _helper_object() -> bytes:
-    module = text.Module(engine.function_attributes())
-    hugeangle.define(module)
-    return engine.compile(module.text(), passes=False)
+    return engine.compile(_helper_source(), passes=False)
 
 
 def _object(name: str, dtype: str, lanes: int) -> bytes:
+    return engine.compile(_source(name, dtype, lanes), passes=False)
+
+
+def _helper_source() -> str:
+    module = text.Module(engine.function_attributes())
+    hugeangle.define(module)
+    return module.text()
+
+
+def _source(name: str, dtype: str, lanes: int) -> str:
     module = text.Module(engine.function_attributes())
     _define(module, symbol(name, dtype, lanes), name, dtype, lanes, "")
-    return engine.compile(module.text(), passes=False)
+    return module.text()
