@@ -9,7 +9,8 @@ import pytest
 
 from quabla_cpu import routines, vectormath
 
-SPECIAL = {f"quabla_cpu.{name}" for name in (*routines.MODULES.values(), "tiny", "pool", "pool_code")}
+LARGE = ("gemm", "product", "spans", "sums", "pool", "pool_code")
+SPECIAL = {f"quabla_cpu.{name}" for name in (*routines.MODULES.values(), "tiny", *LARGE)}
 FUNCTIONS = {f"quabla_cpu.vectormath.{name}" for name in (*vectormath.MODULES.values(), "float32", "single")}
 
 PROBE = """
@@ -37,11 +38,16 @@ def imported(run_python, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("expression", "needed"),
     [
-        ("qb.sum(x @ x + 1.0)", set()),
+        ("qb.sum(x * x + 1.0)", set()),
+        ("x @ x", {"gemm", "product"}),
         ("qb.sum(qb.tanh(x))", {"vectormath.exponential"}),
         ("qb.sort(x)", {"sorting", "positions"}),
         ("qb.cumsum(x, axis=0)", {"running", "positions"}),
         ("qb.cholesky(x)", {"lapack", "tiny"}),
+        (
+            "qb.broadcast_to(x[0], (200_000, 3)) + 1.0",
+            {"spans", "sums", "gemm", "product", "pool", "pool_code"},
+        ),
         ("qb.while_loop(lambda y: y[0, 0] < 9.0, lambda y: y + y, x)", {"regions"}),
     ],
 )

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import quabla as qb
 from quabla.backends.reference import build as reference
-from quabla.lowering.grouping import Limits, cost
+from quabla.lowering.grouping import Limits
 from quabla.lowering.loops import Kernel, Product
+from quabla.lowering.work import cost
 from quabla_cpu.backend import build
 from tests.cpu.panel_programs import lowered, network, panels_of, row_ops, small_work_divided, tensor
 

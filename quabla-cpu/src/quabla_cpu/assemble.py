@@ -13,9 +13,9 @@ from quabla.lowering.fuse import Plan
 from quabla_cpu import codegen, engine, outside, tiers, vectormath
 from quabla_cpu.codegen import ENTRY, Generated
 from quabla_cpu.costs import costs_of, loss_of
+from quabla_cpu.executable import PRODUCT
 from quabla_cpu.image import UnsupportedError
 from quabla_cpu.lower import knows, plan_of
-from quabla_cpu.product import PRODUCT
 from quabla_cpu.sharing import Compiled, shared
 from quabla_cpu.tiers import Source
 

@@ -8,8 +8,8 @@ from quabla.backends.protocol import Costs
 from quabla.ir.program import Node, Program
 from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
-from quabla.lowering.grouping import cost
 from quabla.lowering.loops import Kernel, Load, Panel, Product, Reduce, Step, Store
+from quabla.lowering.work import cost
 from quabla_cpu.lower import nodes_of, plan_of
 
 __all__ = ["costs_of", "loss_of"]

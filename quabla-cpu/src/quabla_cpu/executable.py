@@ -13,9 +13,10 @@ from quabla.backends.inputs import check_inputs
 from quabla.backends.protocol import NativeEntry
 from quabla.shapes import ShapeDtype
 
-__all__ = ["ENTRY", "PARALLEL", "CpuExecutable", "new_block"]
+__all__ = ["ENTRY", "PARALLEL", "PRODUCT", "CpuExecutable", "new_block"]
 
 ENTRY = "entry"  # the symbol of a program
+PRODUCT = "product"  # the symbol of a function that is compiled on its own, in its module (`product.py`, say)
 PARALLEL = "quabla_parallel"  # the symbol of the function that shares work among threads (`pool.py`)
 PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # releases the GIL
 _SMALL = 4096  # bytes up to which ctypes makes a block faster than NumPy

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from quabla.lowering.loops import Axis, Product, Rows
 from quabla_cpu import product, text
+from quabla_cpu.executable import PRODUCT
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import Code, load, memory_type, store
@@ -142,7 +143,7 @@ def _function(code: Code, p: Product, tiling: _Tiling) -> str:
     """The module that holds the loops of a product."""
     module = text.Module(code.b.module.attributes)
     b = module.function(
-        product.PRODUCT,
+        PRODUCT,
         "void",
         [("ptr", "noalias readonly"), ("ptr", "noalias readonly"), ("ptr", "noalias")],
     )

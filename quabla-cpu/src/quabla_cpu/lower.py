@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from quabla.dtypes import dtype
 from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program
 from quabla.lowering import fuse
-from quabla.lowering.panels import in_panels
+from quabla.lowering.loops import Buffer, Step
 from quabla.lowering.passes import simplify
+from quabla.lowering.work import WORTH, cost
+from quabla_cpu import engine
 from quabla_cpu.pointwise import POINTWISE
 from quabla_cpu.routines import MODULES, routine_of
 
@@ -49,6 +54,15 @@ def nodes_of(program: Program) -> int:
     """The number of nodes of a program when it was fused."""
     plan_of(program)
     return program.memo[nodes_of]  # type: ignore[no-any-return]
+
+
+def in_panels(steps: Sequence[Step], temporary: Callable[[dtype, int], Buffer]) -> tuple[Step, ...]:
+    """The steps with those put together that can be, if they are worth it."""
+    if sum(map(cost, steps)) < WORTH:
+        return tuple(steps)
+    with engine.no_fork():
+        from quabla.lowering import panels  # not for small programs
+    return panels.in_panels(steps, temporary)
 
 
 def _scratch(node: Node) -> int | None:

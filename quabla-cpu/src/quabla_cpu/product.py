@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from quabla.dtypes import dtype
 from quabla_cpu import text
+from quabla_cpu.executable import PRODUCT
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import load, memory_type, store
 
-__all__ = ["BLOCK", "PRODUCT", "Shape", "shapes", "write"]
+__all__ = ["BLOCK", "Shape", "shapes", "write"]
 
-PRODUCT = "product"
 BLOCK = 512
 """Terms that are summed in one go, in every product: the order of a sum depends on its length alone."""
 

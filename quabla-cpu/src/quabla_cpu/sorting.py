@@ -11,8 +11,8 @@ from quabla.ir.program import Node
 from quabla.lowering.buffers import aligned
 from quabla.lowering.loops import Call
 from quabla_cpu import text
+from quabla_cpu.executable import PRODUCT
 from quabla_cpu.positions import rows
-from quabla_cpu.product import PRODUCT
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import Code, load, memory_type

@@ -11,7 +11,7 @@ from functools import lru_cache
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Kernel, Load, Reduce, Scalar, Store
 from quabla_cpu import text
-from quabla_cpu.product import PRODUCT
+from quabla_cpu.executable import PRODUCT
 from quabla_cpu.text import Builder, Value
 from quabla_cpu.writing import Code, load, memory_type, store
 

@@ -1,4 +1,4 @@
-"""Which steps share rows: what they cost, and a group of those that can go through a panel together."""
+"""Which steps share rows, and a group of those that can go through a panel together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quabla.lowering.buffers import touched
-from quabla.lowering.loops import Apply, Buffer, Call, Kernel, Product, Reduce, Rows, Step, Store
-from quabla.lowering.rows import accesses, points, rows_of
+from quabla.lowering.loops import Buffer, Call, Kernel, Product, Reduce, Rows, Step, Store
+from quabla.lowering.rows import accesses, rows_of
+from quabla.lowering.work import WORTH, cost
 
-__all__ = ["Group", "Limits", "Work", "candidates", "cost", "grouped"]
+__all__ = ["Group", "Limits", "Work", "candidates", "grouped"]
 
 Work = Kernel | Product
 
@@ -32,7 +33,7 @@ class Limits(NamedTuple):
         copied: passes from which products have their matrices copied into a better order.
     """
 
-    worth: float = 40_000.0
+    worth: float = WORTH
     rows: int = 128
     span: int = 64
     spans: int = 16
@@ -42,23 +43,6 @@ class Limits(NamedTuple):
     close: int = 256 << 10
     chunk: int = 64
     copied: int = 4
-
-
-_SLOW = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "sigmoid",
-    "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc", "power",
-    "cbrt",
-))  # fmt: skip
-
-
-def cost(step: Step) -> float:
-    """About how many nanoseconds a step takes on one core; calls are not divided."""
-    if isinstance(step, Product):
-        return points(step) / 25.0
-    if isinstance(step, Kernel):
-        weight = sum(6.0 if isinstance(e, Apply) and e.op in _SLOW else 1.0 for e in step.body)
-        return points(step) * weight / 8.0
-    return 0.0
 
 
 def candidates(steps: Sequence[Step], limits: Limits) -> list[int]:

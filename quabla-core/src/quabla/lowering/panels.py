@@ -17,7 +17,7 @@ from typing import Any
 
 from quabla.dtypes import bool_, dtype, float64
 from quabla.lowering.buffers import aligned, assign, touched
-from quabla.lowering.grouping import Group, Limits, Work, candidates, cost, grouped
+from quabla.lowering.grouping import Group, Limits, Work, candidates, grouped
 from quabla.lowering.loops import (
     Buffer,
     Kernel,
@@ -33,6 +33,7 @@ from quabla.lowering.loops import (
 )
 from quabla.lowering.packing import packed
 from quabla.lowering.rows import accesses, rows_of, take
+from quabla.lowering.work import cost
 
 __all__ = ["in_panels"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from quabla.lowering.loops import Axis, Buffer, Kernel, Load, Product, Reduce, Rows, Store
 
-__all__ = ["Access", "accesses", "points", "rows_of", "take"]
+__all__ = ["Access", "accesses", "rows_of", "take"]
 
 _PRODUCT_AXES = ("batch", "m", "n", "k")
 
@@ -128,10 +127,3 @@ def take(step: Kernel | Product, rows: Rows, count: int, parts: dict[Buffer, Buf
 
     some = step._replace(batch=shorter("batch"), m=shorter("m"), n=shorter("n"), k=shorter("k"))
     return some._replace(out=parts[step.out], more=True) if rows.of == "k" else some
-
-
-def points(step: Kernel | Product) -> int:
-    """How many points a step visits."""
-    if isinstance(step, Kernel):
-        return math.prod(step.domain)
-    return math.prod([axis.extent for name in _PRODUCT_AXES for axis in getattr(step, name)])
