@@ -31,7 +31,7 @@ def quick(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_recent", {})
     monkeypatch.setattr(background, "_QUIET", 0.0)
     try:
-        engine.joined([tiers._door()], [])
+        engine.joined([engine.compile_quickly((tiers._DOOR, {}))], [])
     except UnsupportedError:
         pytest.skip("LLVM links on this system")
     yield
@@ -180,11 +180,13 @@ def test_code_that_is_known_is_not_compiled_again(monkeypatch):
     gc.collect()
     compiled = []
     real = engine.compile_quickly
-    monkeypatch.setattr(engine, "compile_quickly", lambda source: compiled.append(source) or real(source))
+    monkeypatch.setattr(
+        engine, "compile_quickly", lambda *sources: compiled.append(sources) or real(*sources)
+    )
     executable(lambda x: qb.exp(x) * 7.5, x)
     assert not compiled
     executable(lambda x: qb.exp(x) * 7.25, x)  # only the entry is new
-    assert len(compiled) == 1
+    assert [len(sources) for sources in compiled] == [2]  # the door and the entry
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -30,7 +30,7 @@ def part(
         # Written by another version of Python, say, or made for what this process may not do.
         with contextlib.suppress(EOFError, TypeError, ValueError, UnsupportedError):
             return engine.load(Image(*marshal.loads(found)), imports)
-    code = engine.compile_quickly(write())
+    code = engine.compile_quickly((write(), {}))
     try:
         image = engine.joined([code], exports)
         library = engine.load(image, imports)

@@ -44,6 +44,6 @@ def _compiled() -> engine.Library:
     module = text.Module(engine.function_attributes())
     b = module.function(_NAME, "i64", ["i64"])
     b.ret(b.add(b.arguments[0], text.constant("i64", 1)))
-    code = engine.compile(module.text(), cache=False)
+    code = engine.compile_quickly((module.text(), {}))
     engine.remember(code, _NAME)
     return engine.link([code], [_NAME])

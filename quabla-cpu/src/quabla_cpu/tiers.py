@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from quabla_cpu import background, diskcache, engine
@@ -63,7 +63,7 @@ def build(
     """Compile and link a program.
 
     Args:
-        sources: its modules; one of them defines the entry.
+        sources: its modules; the first one defines the entry.
         addresses: of the symbols outside.
         keep: what these belong to.
         loss: how many nanoseconds longer a call of quick code takes, about.
@@ -85,9 +85,15 @@ def _quickly(
     addresses: Mapping[str, int],
     keep: Sequence[object],
 ) -> Compiled:
-    pieces = [Piece(_door())]
-    for source, code in zip(sources, known, strict=True):
-        pieces.append(Piece(code or engine.compile_quickly(source.text), {**source.names, ENTRY: _FIRST}))
+    behind_the_door = [sources[0]._replace(names={ENTRY: _FIRST}), *sources[1:]]
+    pieces: list[Piece] = []
+    new: list[tuple[str, Mapping[str, str]]] = [(_DOOR, {})]
+    for source, code in zip(behind_the_door, known, strict=True):
+        if code is None:
+            new.append((source.text, source.names))
+        else:
+            pieces.append(Piece(code, source.names))
+    pieces.append(Piece(engine.compile_quickly(*new)))
     made = Compiled(engine.load(join(pieces, [ENTRY, _TARGET]), addresses), keep)
     background.later(partial(_finish, weakref.ref(made), made.waiting, sources, addresses))
     return made
@@ -119,8 +125,3 @@ def _well(sources: Sequence[Source]) -> Image:
         pieces.append(Piece(engine.compile(source.text, passes=source.passes), source.names))
         background.breathe()
     return join(pieces, [ENTRY])
-
-
-@lru_cache(maxsize=1)
-def _door() -> bytes:
-    return engine.compile_quickly(_DOOR)
