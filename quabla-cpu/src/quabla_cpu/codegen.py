@@ -27,7 +27,6 @@ __all__ = [
     "PART",
     "Generated",
     "generate",
-    "in_order",
     "set_pointers",
     "workspace_of",
     "write_plan",
@@ -127,8 +126,10 @@ def _write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, wor
             found.write(code, step)
 
 
-def set_pointers(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:
-    """Find the addresses of the buffers that some steps touch; those of private ones are the caller's to know."""
+def set_pointers(
+    code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value, private: Value | None = None
+) -> None:
+    """Find the addresses of the buffers that some steps touch; private ones lie in the memory of a panel's thread."""
     b = code.b
     block: Value | None = None
     inputs: dict[int, Value] = {}
@@ -136,8 +137,10 @@ def set_pointers(code: Code, plan: Plan, steps: Sequence[Step], args: Value, wor
     def argument(index: int) -> Value:
         return b.load("ptr", b.gep("ptr", args, index))
 
-    for buffer in in_order(steps):
+    own = []
+    for buffer in _in_order(steps):
         if buffer.kind == "private":
+            own.append(buffer)
             continue
         if buffer.kind == "input":
             pointer = inputs.get(buffer.index)
@@ -151,6 +154,9 @@ def set_pointers(code: Code, plan: Plan, steps: Sequence[Step], args: Value, wor
         else:
             pointer = _constant(code, plan.constants[buffer.index])
         code.pointers[buffer] = pointer
+    if private is not None:
+        for buffer in own:
+            code.pointers[buffer] = b.gep("i8", private, buffer.offset) if buffer.offset else private
 
 
 # What small programs have none of is imported where a program has it.
@@ -188,11 +194,13 @@ def _constant(code: Code, tensor: Tensor) -> Value:
     return module.raw_global(symbol, "external constant i8")
 
 
-def in_order(steps: Sequence[Step]) -> list[Buffer]:
+_KINDS = {"input": 0, "constant": 1, "output": 2, "temporary": 3, "private": 4}
+
+
+def _in_order(steps: Sequence[Step]) -> list[Buffer]:
     """All buffers, in an order that does not depend on addresses: the text is a key of caches."""
     found: dict[Buffer, None] = {}
-    kinds = {"input": 0, "constant": 1, "output": 2, "temporary": 3, "private": 4}
     for step in steps:
-        for buffer in sorted(touched(step), key=lambda x: (kinds[x.kind], x.index)):
-            found.setdefault(buffer)
+        new = [buffer for buffer in touched(step) if buffer not in found]
+        found.update(dict.fromkeys(sorted(new, key=lambda x: (_KINDS[x.kind], x.index))))
     return list(found)

@@ -111,29 +111,29 @@ class _Nest:
         spread = self.spread
         level: list[int] = []
         for i, e in enumerate(self.body):
+            at, varies = 0, False
             if type(e) is Load:
-                along = [a for a, s in enumerate(e.strides) if s or self._cut(e, a)]
-                at = max([depth_of.get(a, 0) for a in along], default=0)
-                varies = self.axis in along
+                for a, s in enumerate(e.strides):
+                    if s or self._cut(e, a):
+                        at = max(at, depth_of.get(a, 0))
+                        varies = varies or a == self.axis
             elif type(e) is Apply:
-                at = max([level[a] for a in e.args], default=0)
-                varies = any([self.varies[a] for a in e.args])
+                for a in e.args:
+                    at = max(at, level[a])
+                    varies = varies or self.varies[a]
                 if varies:
                     spread.update(e.args)
-            elif type(e) is Scalar:
-                at, varies = 0, False
             elif type(e) is Store:
                 at = max([depth_of.get(a, 0) for a, s in enumerate(e.strides) if s], default=0)
                 at = max(at, level[e.value])
                 varies = True
                 spread.add(e.value)
-            else:
-                assert type(e) is Reduce
+            elif type(e) is Reduce:
                 spread.add(e.value)
                 self.start_of[i] = min(
                     [depth_of[a] - 1 for a in e.axes if a in depth_of], default=len(self.order)
                 )
-                at, varies = -1, False
+                at = -1
             level.append(at)
             self.varies.append(varies)
         out: list[list[int]] = [[] for _ in range(len(self.order) + 1)]

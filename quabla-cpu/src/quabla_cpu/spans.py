@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Kernel, Panel, Product, Rows
 from quabla_cpu import text
-from quabla_cpu.codegen import PART, in_order, set_pointers
+from quabla_cpu.codegen import PART, set_pointers
 from quabla_cpu.executable import PARALLEL
 from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import write_kernel
@@ -72,10 +72,7 @@ def _pass(
             part = code.beside(code.b.module.function(symbol, "void", parameters, linkage="internal"))
         b = part.b
         args, workspace, private, row, index = b.arguments
-        set_pointers(part, plan, [step for step, _ in some], args, workspace)
-        for buffer in in_order([step for step, _ in some]):
-            if buffer.kind == "private":
-                part.pointers[buffer] = b.gep("i8", private, buffer.offset) if buffer.offset else private
+        set_pointers(part, plan, [step for step, _ in some], args, workspace, private)
         _at_parts(part, panel, index)
         for step, rows in some:
             start = b.mul(row, text.number(rows.per), "nsw") if rows.per > 1 else row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from quabla.arrays.tensor import Tensor
@@ -57,7 +58,7 @@ class Code:
 
     def function(self, module: str) -> str:
         """The symbol by which to call the function that a module of its own defines; known by the module's text."""
-        symbol = f"quabla_{diskcache.digest(module.encode())}"
+        symbol = _symbol(module)
         self.functions[symbol] = module
         return symbol
 
@@ -119,6 +120,11 @@ class Code:
         if found is None:
             found = self.scratches[nbytes, purpose] = self.b.alloca("i8", nbytes, 64)
         return found
+
+
+@lru_cache(maxsize=64)  # products of one form are written many times
+def _symbol(module: str) -> str:
+    return f"quabla_{diskcache.digest(module.encode())}"
 
 
 def _among(key: Any, elements: range) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quabla.lowering.loops import Buffer, Call, Load, Panel, Product, Reduce, Step, Store
+from quabla.lowering.loops import Apply, Buffer, Call, Panel, Product, Scalar, Step
 
 __all__ = ["ALIGNMENT", "aligned", "assign", "touched"]
 
@@ -26,7 +26,7 @@ def touched(step: Step) -> set[Buffer]:
     if isinstance(step, Call):
         own = {step.scratch} if step.scratch is not None else set()
         return {buffer for buffer, _ in step.inputs} | set(step.outputs) | own
-    return {e.buffer for e in step.body if isinstance(e, (Load, Store, Reduce))}
+    return {e.buffer for e in step.body if not isinstance(e, (Apply, Scalar))}
 
 
 def assign(

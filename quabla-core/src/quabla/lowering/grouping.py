@@ -55,9 +55,10 @@ def candidates(steps: Sequence[Step], limits: Limits) -> list[int]:
             extents = {axis.extent for axes in (step.batch, step.m, step.n, step.k) for axis in axes}
         else:
             continue
+        work = cost(step)
         for n in extents:
             if n >= limits.rows:
-                costs[n] = costs.get(n, 0.0) + cost(step)
+                costs[n] = costs.get(n, 0.0) + work
     ranked = sorted(costs, key=lambda n: (-costs[n], n))
     return [n for n in ranked[:6] if costs[n] >= limits.worth / 4]
 
@@ -82,7 +83,7 @@ class Group:
 
     def place(self, step: Work) -> Rows | None:
         """Where the rows of a step are, if it can join."""
-        if any(buffer in self.later_writes for buffer in touched(step)):
+        if self.later_writes and not self.later_writes.isdisjoint(touched(step)):
             return None
         for rows in rows_of(step, self.count):
             if self._fits(step, rows):
@@ -126,14 +127,12 @@ class Group:
 
     def leave(self, step: Step) -> None:
         """Put a step that does not join before the panel, or after it where it must be."""
-        follows = any(
-            buffer in self.paces or buffer in self.sums or buffer in self.later_writes
-            for buffer in touched(step)
-        ) or any(buffer in self.later_reads for buffer in _written(step))
-        if follows:
+        used, written = touched(step), _written(step)
+        before = (self.paces.keys(), self.sums, self.later_writes)
+        if not all(map(used.isdisjoint, before)) or not written.isdisjoint(self.later_reads):
             self.after.append(step)
-            self.later_reads |= touched(step)
-            self.later_writes |= _written(step)
+            self.later_reads |= used
+            self.later_writes |= written
         else:
             self.before.append(step)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from quabla.lowering.loops import Axis, Buffer, Kernel, Load, Product, Reduce, Rows, Store
+from quabla.lowering.loops import Apply, Axis, Buffer, Kernel, Load, Product, Reduce, Rows, Scalar
 
 __all__ = ["Access", "accesses", "rows_of", "take"]
 
@@ -34,10 +34,9 @@ class Access(NamedTuple):
 def rows_of(step: Kernel | Product, count: int) -> Iterator[Rows]:
     """The axes of a step that may count `count` rows."""
     if isinstance(step, Kernel):
+        bounded = [e.bounds for e in step.body if isinstance(e, Load) and e.bounds]
         for a, n in enumerate(step.domain):
-            if n % count == 0 and not any(
-                isinstance(e, Load) and e.bounds and e.bounds[a] != (0, n) for e in step.body
-            ):
+            if n % count == 0 and all([bounds[a] == (0, n) for bounds in bounded]):
                 yield Rows("domain", a, n // count)
         return
     for name in _PRODUCT_AXES:
@@ -46,33 +45,40 @@ def rows_of(step: Kernel | Product, count: int) -> Iterator[Rows]:
                 yield Rows(name, a, axis.extent // count)
 
 
-def accesses(step: Kernel | Product, rows: Rows, count: int) -> Iterator[Access]:
+def accesses(step: Kernel | Product, rows: Rows, count: int) -> list[Access]:
     """What a step touches, if its rows are there. Nothing is said of a store that all rows make: see `Access.sums`."""
     if isinstance(step, Kernel):
-        yield from _kernel_accesses(step, rows, count)
-    else:
-        yield from _product_accesses(step, rows, count)
+        return _kernel_accesses(step, rows, count)
+    return _product_accesses(step, rows, count)
 
 
-def _kernel_accesses(kernel: Kernel, rows: Rows, count: int) -> Iterator[Access]:
+def _kernel_accesses(kernel: Kernel, rows: Rows, count: int) -> list[Access]:
     a, per = rows.axis, rows.per
+    extents = (*kernel.domain[:a], per, *kernel.domain[a + 1 :])
+    found = []
     for e in kernel.body:
-        if not isinstance(e, (Load, Store, Reduce)):
+        if isinstance(e, (Apply, Scalar)):
             continue
         if isinstance(e, Reduce) and a in e.axes:
-            yield Access(e.buffer, True, 0, False, True)
+            found.append(Access(e.buffer, True, 0, False, True))
             continue
         pace = e.strides[a] * per
-        extents = [
-            (n if i != a else per, s) for i, (n, s) in enumerate(zip(kernel.domain, e.strides, strict=True))
-        ]
         bounded = isinstance(e, Load) and bool(e.bounds)
-        within = not bounded and _within(e.buffer, e.offset, extents, pace, count)
-        yield Access(e.buffer, not isinstance(e, Load), pace, within)
+        within = not bounded and _within(e.buffer, e.offset, extents, e.strides, pace, count)
+        found.append(Access(e.buffer, not isinstance(e, Load), pace, within))
+    return found
 
 
-def _product_accesses(p: Product, rows: Rows, count: int) -> Iterator[Access]:
-    axes = [(name, a, axis) for name in _PRODUCT_AXES for a, axis in enumerate(getattr(p, name))]
+def _product_accesses(p: Product, rows: Rows, count: int) -> list[Access]:
+    axes: list[Axis] = []
+    for name in _PRODUCT_AXES:
+        if name == rows.of:
+            at = len(axes) + rows.axis
+        axes.extend(getattr(p, name))
+    mine = axes[at]
+    extents = [axis.extent for axis in axes]
+    extents[at] = rows.per
+    found = []
     for buffer, offset, which in (
         (p.left, p.left_offset, 1),
         (p.right, p.right_offset, 2),
@@ -80,22 +86,25 @@ def _product_accesses(p: Product, rows: Rows, count: int) -> Iterator[Access]:
     ):
         written = which == 3
         if written and rows.of == "k":
-            yield Access(buffer, True, 0, False, True)
+            found.append(Access(buffer, True, 0, False, True))
             continue
-        pace, extents = 0, []
-        for name, a, axis in axes:
-            mine = name == rows.of and a == rows.axis
-            if mine:
-                pace = axis[which] * rows.per
-            extents.append((rows.per if mine else axis.extent, axis[which]))
-        yield Access(buffer, written, pace, _within(buffer, offset, extents, pace, count))
+        pace = mine[which] * rows.per
+        within = _within(buffer, offset, extents, [axis[which] for axis in axes], pace, count)
+        found.append(Access(buffer, written, pace, within))
+    return found
 
 
-def _within(buffer: Buffer, offset: int, extents: list[tuple[int, int]], pace: int, count: int) -> bool:
+def _within(
+    buffer: Buffer, offset: int, extents: Sequence[int], strides: Sequence[int], pace: int, count: int
+) -> bool:
     if pace * count != buffer.size:
         return False
-    low = offset + sum(min(0, (n - 1) * s) for n, s in extents)
-    high = offset + sum(max(0, (n - 1) * s) for n, s in extents)
+    low = high = offset
+    for n, s in zip(extents, strides, strict=True):
+        if s < 0:
+            low += (n - 1) * s
+        else:
+            high += (n - 1) * s
     return low >= 0 and high < pace
 
 

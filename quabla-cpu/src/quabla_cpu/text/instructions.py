@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .intrinsics import INTRINSICS, kind_matches
-from .values import INTEGERS, Value, constant, element, is_float, lanes, mangled, vector
+from .intrinsics import overload
+from .values import INTEGERS, Value, constant, element, is_float, lanes, vector
 
 if TYPE_CHECKING:
     from .module import Module
@@ -298,22 +298,12 @@ class Instructions:
             ValueError: The name is not in the list, or the number of operands is wrong.
             TypeError: An operand has the wrong type.
         """
-        entry = INTRINSICS.get(name)
-        if entry is None:
-            raise ValueError(f"intrinsic {name!r} is not in the allow-list of quabla_cpu.text")
-        kinds, result = entry
-        if len(kinds) != len(operands):
-            raise ValueError(f"intrinsic {name!r} takes {len(kinds)} operands, got {len(operands)}")
-        first = operands[0]
-        for kind, operand in zip(kinds, operands, strict=True):
-            if not kind_matches(kind, operand, first):
-                raise TypeError(f"intrinsic {name!r}: operand types {[operand.type for operand in operands]}")
-        returns = first.type if result == "S" else element(first.type)
-        if result == "E" and lanes(first.type) == 1:
-            return first
-        symbol = f"llvm.{name}.{mangled(first.type)}"
+        types = tuple([operand.type for operand in operands])
+        symbol, returns = overload(name, types)
+        if not symbol:
+            return operands[0]
         if symbol not in self.module._declarations:
-            self.module.declare(symbol, returns, [operand.type for operand in operands])
+            self.module.declare(symbol, returns, types)
         return self._call(f"@{symbol}", returns, operands, "")
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:

@@ -6,7 +6,9 @@ list.
 
 from __future__ import annotations
 
-from .values import INTEGERS, Value, element, is_float
+from functools import cache
+
+from .values import INTEGERS, element, is_float, lanes, mangled
 
 # Name -> (kinds of the operands, kind of the result). F: any float type; I: any integer type; S: the type of the first
 # operand; E: its element; B: i1.
@@ -28,11 +30,36 @@ INTRINSICS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def kind_matches(kind: str, operand: Value, first: Value) -> bool:
+@cache
+def overload(name: str, types: tuple[str, ...]) -> tuple[str, str]:
+    """The symbol of an intrinsic for operands of these types, and what it returns.
+
+    No symbol where the lanes of a scalar are to be reduced: that is the operand.
+
+    Raises:
+        ValueError: The name is not in the list, or the number of operands is wrong.
+        TypeError: An operand has the wrong type.
+    """
+    entry = INTRINSICS.get(name)
+    if entry is None:
+        raise ValueError(f"intrinsic {name!r} is not in the allow-list of quabla_cpu.text")
+    kinds, result = entry
+    if len(kinds) != len(types):
+        raise ValueError(f"intrinsic {name!r} takes {len(kinds)} operands, got {len(types)}")
+    first = types[0]
+    if not all([_matches(kind, type, first) for kind, type in zip(kinds, types, strict=True)]):
+        raise TypeError(f"intrinsic {name!r}: operand types {list(types)}")
+    symbol = f"llvm.{name}.{mangled(first)}"
+    if result == "S":
+        return symbol, first
+    return "" if lanes(first) == 1 else symbol, element(first)
+
+
+def _matches(kind: str, type: str, first: str) -> bool:
     if kind == "F":
-        return is_float(operand.type)
+        return is_float(type)
     if kind == "I":
-        return element(operand.type) in INTEGERS
+        return element(type) in INTEGERS
     if kind == "S":
-        return operand.type == first.type
-    return operand.type == "i1"  # kind B
+        return type == first
+    return type == "i1"  # kind B

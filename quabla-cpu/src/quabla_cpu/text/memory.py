@@ -18,6 +18,10 @@ class Memory(Instructions):
 
     def gep(self, element_type: str, base: Value, *indices: Value | int, inbounds: bool = True) -> Value:
         """The address of an element of an array of `element_type` at `base`; many addresses for a vector of indices."""
+        flag = "inbounds " if inbounds else ""
+        if len(indices) == 1 and isinstance(indices[0], int):
+            line = f"getelementptr {flag}{element_type}, {base.type} {base.name}, i64 {indices[0]}"
+            return self._emit("ptr", line)
         written, count = [], 1
         for index in indices:
             if isinstance(index, int):
@@ -25,7 +29,6 @@ class Memory(Instructions):
             else:
                 written.append(f"{index.type} {index.name}")
                 count = max(count, lanes(index.type))
-        flag = "inbounds " if inbounds else ""
         return self._emit(
             vector("ptr", count),
             f"getelementptr {flag}{element_type}, {base.type} {base.name}, {', '.join(written)}",

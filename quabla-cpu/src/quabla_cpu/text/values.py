@@ -124,6 +124,7 @@ def constant(type: str, number: float) -> Value:
     return Value(text if count == 1 else f"splat ({base} {text})", type)
 
 
+@lru_cache(maxsize=1024)
 def number(n: int) -> Value:
     """A constant of type `i64`: what indices, strides and counts are."""
     return constant("i64", n)
