@@ -17,17 +17,25 @@ INF, NAN = math.inf, math.nan
 ORIGIN = np.zeros(2)
 
 
+def forwards_first(f: F, v: Any) -> list[np.ndarray]:
+    """The Hessian, a tangent of a tangent by a tangent, and as the gradients of tangents."""
+    basis = qb.array(np.eye(v.size).reshape(-1, *v.shape))
+    tangent = lambda t: lambda a: qb.jvp(f, (a,), (t,))[1]
+    twice = qb.vmap(lambda t: qb.vmap(lambda u: qb.jvp(tangent(t), (v,), (u,))[1])(basis))
+    back = qb.vmap(lambda t: qb.grad(tangent(t))(v))
+    return [np.asarray(made(basis)).reshape((*v.shape, *v.shape)) for made in (twice, qb.jit(twice), back)]
+
+
 def second_derivatives(f: F, x: np.ndarray) -> list[np.ndarray]:
-    """The Hessian, made in every order of modes that begins with reverse mode."""
+    """The Hessian, made in every order of modes."""
     v = qb.array(x)
     rows = np.eye(x.size).reshape(-1, *x.shape)
     reverse = [qb.grad(lambda a, t=t: qb.sum(qb.grad(f)(a) * qb.array(t)))(v) for t in rows]
     ahead = [qb.jvp(qb.grad(f), (v,), (qb.array(t),))[1] for t in rows]
     shape = (*x.shape, *x.shape)
     made = [qb.hessian(f)(v), qb.jacobian(qb.grad(f))(v), qb.jit(qb.hessian(f))(v)]
-    return [np.asarray(a) for a in made] + [
-        np.stack([np.asarray(r) for r in rs]).reshape(shape) for rs in (reverse, ahead)
-    ]
+    both = [np.stack([np.asarray(r) for r in rs]).reshape(shape) for rs in (reverse, ahead)]
+    return [*(np.asarray(a) for a in made), *both, *forwards_first(f, v)]
 
 
 # --- subgradients that are zero ---------------------------------------------------------------------------------------

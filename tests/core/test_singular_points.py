@@ -14,6 +14,7 @@ import pytest
 
 import quabla as qb
 from quabla.arrays.tracer import trace
+from tests.core.test_kinks import forwards_first
 
 F = Callable[..., Any]
 A = qb.array
@@ -24,13 +25,13 @@ N = qb.norm
 
 
 def hessians(f: F, x: np.ndarray) -> list[np.ndarray]:
-    """The second derivatives in both orders of modes that begin with reverse mode, as they are, compiled and mapped."""
+    """The second derivatives in all orders of modes, as they are, compiled and mapped."""
     v = A(x)
     rows = [A(t) for t in np.eye(x.size)]
     ahead = [np.asarray(qb.jvp(qb.grad(f), (v,), (t,))[1]) for t in rows]
     back = [np.asarray(qb.grad(lambda a, t=t: qb.sum(qb.grad(f)(a) * t))(v)) for t in rows]
     made = [qb.hessian(f)(v), qb.jit(qb.hessian(f))(v), qb.vmap(qb.hessian(f))(qb.stack([v, v]))[1]]
-    return [np.asarray(m) for m in made] + [np.stack(ahead), np.stack(back)]
+    return [*(np.asarray(m) for m in made), np.stack(ahead), np.stack(back), *forwards_first(f, v)]
 
 
 def exp_of(r: Any) -> Any:
@@ -108,7 +109,6 @@ UNKNOWN: list[tuple[str, F]] = [
     ("square of a sum of two", lambda x: (N(x) + N(2.0 * x)) ** 2),
     ("square of a sum of rows", lambda x: qb.sum(N(qb.stack([x, 2.0 * x]), axis=1)) ** 2),
     ("variance of norms", lambda x: qb.var(N(qb.stack([x, 2.0 * x, 4.0 * x]), axis=1))),
-    ("square from far away", lambda x: far_away(N(x)) ** 2),
 ]  # fmt: skip
 
 
@@ -123,6 +123,12 @@ def test_what_is_not_known_is_nan(f: F) -> None:
     ahead, behind = (np.stack([np.asarray(qb.grad(f)(A(x + s * step * t))) for t in I2]) for s in (1.0, -1.0))
     for h in hessians(f, x):
         np.testing.assert_allclose(h, (ahead - behind) / (2.0 * step), rtol=1e-6, atol=1e-7)
+
+
+def test_a_square_far_from_its_root() -> None:
+    """Reverse mode does not look that far; forward mode does."""
+    for h in hessians(lambda x: far_away(N(x)) ** 2, ORIGIN):
+        assert np.isnan(np.diag(h)).all() or np.array_equal(h, 2.0 * I2)
 
 
 def test_the_gradient_beside_an_unknown_second_derivative_stays_what_it_is() -> None:
@@ -191,11 +197,43 @@ def test_padding_that_does_not_count() -> None:
 
 
 def test_a_tangent_of_a_tangent_at_zero() -> None:
-    """By convention the kink stands still; a square needs no root."""
+    """By convention a kink stands still; what is smooth moves, be it computed without the root or with it."""
+    x, t, u = A(ORIGIN), A([1.0, 2.0]), A([3.0, -0.5])
+    twice = lambda f: qb.jvp(lambda v: qb.jvp(f, (v,), (t,))[1], (x,), (u,))[1].item()
+    assert twice(N) == 0.0 and twice(lambda v: exp_of(N(v))) == -2.0
+    assert twice(lambda v: N(v) ** 2) == twice(lambda v: N(v) * N(v)) == 4.0
+    assert twice(lambda v: qb.cosh(N(v)) - N(v)) == 2.0
+
+
+def test_jacobians_of_jacobians_of_more_results_than_arguments() -> None:
+    """These are taken forwards, both times."""
+    f = lambda x: qb.stack([qb.cosh(N(x)), N(x), exp_of(N(x)), qb.checkpoint(N)(x) ** 2, once(N)(x) ** 2])
+    for through in (lambda g: g, qb.jit):
+        got = np.asarray(through(qb.jacobian(qb.jacobian(f)))(A(ORIGIN)))
+        expected = np.stack([I2, 0.0 * I2, -I2, 2.0 * I2, np.where(I2 > 0, NAN, 0.0)])
+        np.testing.assert_allclose(got, expected, rtol=1e-14)
+
+
+def test_elements_that_vanish_among_others() -> None:
+    """Each element of an array by itself, with one at 0, in float32, too."""
+    x = np.array([0.0, 0.5, -2.0, 0.0])
+    for dtype, rtol in ((qb.float64, 1e-14), (qb.float32, 1e-6)):
+        v, one = A(x, dtype), A(np.ones(4), dtype)
+        twice = lambda f, v=v, one=one: qb.jvp(lambda a: qb.jvp(f, (a,), (one,))[1], (v,), (one,))[1]
+        got = twice(lambda a: qb.cosh(qb.abs(a)))
+        assert got.dtype is dtype
+        np.testing.assert_allclose(np.asarray(got), np.cosh(x), rtol=rtol)
+        total = twice(lambda a: qb.sum(qb.log(qb.cosh(qb.abs(a)))))
+        np.testing.assert_allclose(np.asarray(total), np.sum(np.cosh(x) ** -2.0), rtol=rtol)
+
+
+def test_a_carry_that_meets_its_own_root_is_not_known() -> None:
+    """The root is taken in one step of a loop and squared in the next."""
+    f = lambda x: qb.fori_loop(0, 2, lambda i, c: qb.where(qb.equal(c, 7.0), N(x), c**2), 7.0)
+    g = lambda x: qb.while_loop(lambda c: c[0] < 2.0, lambda c: (c[0] + 1.0, c[1] ** 2 + N(x)), (0.0, 0.0))[1]
     x, t = A(ORIGIN), A([1.0, 2.0])
-    twice = lambda f: qb.jvp(lambda v: qb.jvp(f, (v,), (t,))[1], (x,), (t,))[1].item()
-    assert twice(N) == 0.0 and twice(lambda v: exp_of(N(v))) == 0.0
-    assert twice(lambda v: N(v) ** 2) == twice(lambda v: N(v) * N(v)) == 10.0
+    for h in (f, g):
+        assert math.isnan(qb.jvp(lambda v, h=h: qb.jvp(h, (v,), (t,))[1], (x,), (t,))[1].item())
 
 
 # --- cost -------------------------------------------------------------------------------------------------------------
@@ -204,6 +242,17 @@ def test_a_tangent_of_a_tangent_at_zero() -> None:
 def nodes(f: F) -> int:
     second = lambda x: [qb.jvp(qb.grad(f), (x,), (x,))[1]]
     return len(trace(second, [qb.ShapeDtype((4, 3))])[0].nodes)
+
+
+def test_forward_mode_adds_nothing_without_a_root() -> None:
+    """Nor to a first derivative with one: a mark costs what the product of tangent and slope does."""
+    twice = lambda f: lambda x: [qb.jvp(lambda v: qb.jvp(f, (v,), (v,))[1], (x,), (x,))[1]]
+    once_only = lambda f: lambda x: [qb.jvp(f, (x,), (x,))[1]]
+    ops = lambda f: {node.op.name for node in trace(f, [qb.ShapeDtype((4, 3))])[0].nodes}
+    assert not {"bend", "equal", "not_equal"} & ops(twice(lambda x: qb.sum(qb.exp(x) * qb.tanh(x))))
+    assert not {"bend", "not_equal", "logical_or"} & ops(once_only(lambda x: qb.sum(exp_of(N(x, axis=1)))))
+    first = trace(once_only(lambda x: qb.sum(qb.sqrt(x))), [qb.ShapeDtype((4, 3))])[0]
+    assert [node.op.name for node in first.nodes].count("sqrt_tangent") == 1
 
 
 def test_nothing_is_added_where_nothing_is_in_doubt() -> None:

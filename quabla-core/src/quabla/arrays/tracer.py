@@ -272,6 +272,17 @@ def _tensor(array: Any, aval: ShapeDtype) -> Tensor:
     return wrap_as(np.asarray(array, aval.dtype.numpy), aval)
 
 
+def replay(frame: Frame, node: Node, inputs: tuple[TraceTensor, ...]) -> Any:
+    """Record `node` of another program in `frame`, with other operands."""
+    if inputs:
+        return frame.emit(node.op, inputs, node.params)
+    if node.op.name == "full":
+        return frame.full(**node.params)
+    if node.op.name == "constant":
+        return frame.constant(node.params["value"])
+    return frame.emit(node.op, (), node.params)
+
+
 def trace(
     fun: Callable[..., Sequence[Any]],
     in_avals: Sequence[ShapeDtype],

@@ -84,7 +84,7 @@ def _reverse(frame: Any, operands: Sequence[Any], wanted: Sequence[bool], *, fun
         # A region of its own, so that nothing in it is shared with the forward pass: it starts from the operands.
         def run(*args: Any) -> list[Any]:
             n = len(operands)
-            conceal(x for x, w in zip(args, wanted, strict=False) if w)
+            conceal([*(x for x, w in zip(args, wanted, strict=False) if w), *args[n:]])
             _, backward = vjp_values(args[0].frame, fun, args[:n], wanted)
             rest = iter(masked(args[n:]))
             back = backward([next(rest) if x else None for x in live])

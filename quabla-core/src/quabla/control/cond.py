@@ -90,7 +90,7 @@ def _reverse(
             # The branch runs again: which of the two ran is known only at run time, so their residuals differ.
             def run(*args: Any) -> list[Any]:
                 inner, n = args[0].frame, len(values)
-                conceal(x for x, w in zip(args, needs, strict=False) if w)
+                conceal([*(x for x, w in zip(args, needs, strict=False) if w), *args[n:]])
                 _, backward = vjp_values(inner, program, args[:n], needs)
                 rest = iter(masked(args[n:]))
                 back = backward([next(rest) if x else None for x in live])

@@ -274,7 +274,7 @@ def backward(
         c, s, x = split(args, nc, len(joint.carry))
         before, slices, ct_ys = split(x, nk, nx)
         values = [i, *c, *before, *slices]
-        conceal(v for v, n in zip(values, needs, strict=True) if n)
+        conceal([*(v for v, n in zip(values, needs, strict=True) if n), *s[: len(ct_carry)], *ct_ys])
         _, pull = vjp_values(i.frame, body, values, needs)
         given, more = iter(s[: len(ct_carry)]), iter(ct_ys)
         found = pull([next(given) if a else None for a in active] + [next(more) if x else None for x in live])

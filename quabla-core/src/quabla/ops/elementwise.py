@@ -159,7 +159,13 @@ def _root_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
     )
 
 
-sqrt_op = elementwise("sqrt", root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
+def _root_forward(primals: Any, tangents: Any) -> Any:
+    out = bind(sqrt_op, primals, {})
+    return out, bind(OPS["sqrt_tangent"], (*tangents, out), {})
+
+
+sqrt_op: Op = elementwise("sqrt", root_slope, evaluate=np.sqrt, domain=(0.2, 4.0), vjp=_root_pullback,
+                      forward=_root_forward,
                       extra=(("edges", ([0.0, -0.0, np.inf, -1.0],)),))  # fmt: skip
 sigmoid_op = elementwise(
     "sigmoid",
@@ -305,7 +311,13 @@ def _abs_pullback(ct: Any, operands: Any, out: Any, wanted: Any) -> Any:
     )
 
 
-abs_op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", vjp=_abs_pullback,
+def _abs_forward(primals: Any, tangents: Any) -> Any:
+    out = bind(abs_op, primals, {})
+    return out, bind(OPS["abs_tangent"], (*tangents, *primals, out), {})
+
+
+abs_op: Op = elementwise("abs", lambda x, out: sign(x), evaluate=np.abs, takes="fi", vjp=_abs_pullback,
+                     forward=_abs_forward,
                      extra=(("zero", ([0.0, -0.0],)),))  # fmt: skip
 
 

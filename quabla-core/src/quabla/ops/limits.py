@@ -22,8 +22,9 @@ limit that is not known, and the second derivative is NaN. Unseen is
 
 To find out whether the cotangent moves with unseen values, all of them are moved at once, at speeds that do not cancel.
 
-Forward mode alone (a tangent of a tangent) never sees F', and says 0; there, and for speed, products and even powers of
-roots are taken without the root (`square_of_root`).
+Where forward mode comes first and reverse mode second, F'(r) is the cotangent of the tangent of r (`tangents.py`), and
+the same holds. Forward mode alone never sees F'; `transforms/turns.py` tells what it does. For speed, products and even
+powers of roots are taken without the root (`square_of_root`).
 """
 
 from __future__ import annotations
@@ -43,12 +44,22 @@ from quabla.ops.compare import equal, logical_and, logical_or, not_equal
 from quabla.ops.structure import cast, zeros_like
 from quabla.shapes import ShapeDtype
 
-__all__ = ["Limit", "conceal", "has_root", "limit", "looks_around", "square_of_root"]
+__all__ = [
+    "Limit",
+    "along",
+    "conceal",
+    "has_root",
+    "limit",
+    "looks_around",
+    "powers_of_two",
+    "square_of_root",
+]
 
 _FAR = 20
 _NEAR = 6
 _ROOTS = ("sqrt", "abs")
 _SINGULAR = ("unroot", "signed")  # their pullbacks, which divide 0 by 0 in turn
+_LOOKING = (*_SINGULAR, "abs_tangent", "sqrt_tangent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +87,17 @@ def limit(ct: Any, r: Any) -> Limit:
     ahead = _steps_to(ct, root)
     way = _between(root, ct, ahead)
     at_zero = cast(equal(root, 0.0), root.dtype)
-    slope = _along(way, {root: at_zero}).get(ct)
+    slope = along(way, {root: at_zero}).get(ct)
 
     doubts = []
     around = _around(ct, root, ahead, way)
     moving = _unseen(ct, root, around)
     if moving or any(node.op.name in _SINGULAR for node in around):
-        doubts.append((_along(around, moving, shaken=True).get(ct), 0.0))
+        doubts.append((along(around, moving, shaken=True).get(ct), 0.0))
     if slope is not None and root.aval.size > 1 and any(node.op.family != "elementwise" for node in way):
         # Where each element moves with its own root alone, a power of 2 as its speed comes through without rounding.
-        speeds = _powers_of_two(root.aval)
-        total = _along(way, {root: bind(OPS["mul"], (at_zero, speeds), {})}).get(ct)
+        speeds = powers_of_two(root.aval)
+        total = along(way, {root: bind(OPS["mul"], (at_zero, speeds), {})}).get(ct)
         for node in reversed(copies):
             speeds = bind(node.op, (speeds,), node.params)
         doubts.append((total, bind(OPS["mul"], (slope, speeds), {})))
@@ -261,11 +272,11 @@ def has_root(program: Program) -> bool:
 
 
 def looks_around(program: Program) -> bool:
-    """Whether a program holds the pullback of a root, whose derivative looks for more than its operands."""
+    """Whether a program holds the pullback or the tangent of a root, whose derivatives look for more than operands."""
     found = program.memo.get(looks_around)
     if found is None:
         found = program.memo[looks_around] = any(
-            node.op.name in _SINGULAR
+            node.op.name in _LOOKING
             or any(looks_around(p) for p in node.params.values() if isinstance(p, Program))
             for node in program.nodes
         )
@@ -317,13 +328,13 @@ def _ordered(v: Value, within: set[Node]) -> list[Node]:
     return list(order)
 
 
-def _powers_of_two(aval: ShapeDtype) -> Any:
+def powers_of_two(aval: ShapeDtype) -> Any:
     """An array of powers of 2, of which neighbours and most others differ."""
     values = 2.0 ** (np.arange(aval.size) * 7 % 61 - 30.0)
     return wrap(values.reshape(aval.shape).astype(aval.dtype.numpy))
 
 
-def _along(nodes: Sequence[Node], moved: dict[Any, Any], shaken: bool = False) -> dict[Any, Any]:
+def along(nodes: Sequence[Node], moved: dict[Any, Any], shaken: bool = False) -> dict[Any, Any]:
     """The tangents of values, from those of some of them.
 
     Args:

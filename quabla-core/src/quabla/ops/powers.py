@@ -12,6 +12,7 @@ from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Sample
 from quabla.ops import roots as roots  # the pullbacks of sqrt and abs
+from quabla.ops import tangents as tangents  # and their tangents
 from quabla.ops.apply import binary, floating_operand
 from quabla.ops.compare import equal, greater, isnan, less, logical_and, logical_or
 from quabla.ops.elementwise import elementwise, log, sqrt, stop_gradient, where

@@ -20,17 +20,17 @@ from quabla.ops.limits import Limit, limit
 from quabla.ops.masks import through_mask
 from quabla.ops.structure import zeros_like
 
-__all__: list[str] = []
+__all__ = ["at_zero", "curved", "unless_unknown"]
 
 # --- ct / (2 r), the pullback of sqrt ---------------------------------------------------------------------------------
 
 
-def _at_zero(ct: Any, r: Any, found: Limit) -> Any:
+def at_zero(ct: Any, r: Any, found: Limit) -> Any:
     out = bind(unroot_op, (ct, r), {})
     return out if found.slope is None else where(equal(r, 0.0), 0.5 * found.slope, out)
 
 
-def _unless_unknown(found: Limit, t: Any) -> Any:
+def unless_unknown(found: Limit, t: Any) -> Any:
     return t if found.unknown is None else where(found.unknown, math.nan, t)
 
 
@@ -40,7 +40,7 @@ def _unroot_forward(primals: Any, tangents: Any) -> Any:
         return bind(unroot_op, primals, {}), moved
     ct, r = primals
     found = limit(ct, r)
-    return _at_zero(ct, r, found), _unless_unknown(found, moved)
+    return at_zero(ct, r, found), unless_unknown(found, moved)
 
 
 def _unroot_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
@@ -55,9 +55,9 @@ def _unroot_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
         return back, by_root
 
     def _doubtful(c: Any) -> Any:
-        return _unless_unknown(found, unroot_op.vjp(c, operands, plain, wanted)[1])  # type: ignore[misc]
+        return unless_unknown(found, unroot_op.vjp(c, operands, plain, wanted)[1])  # type: ignore[misc]
 
-    return _at_zero(ct, r, found), pullback
+    return at_zero(ct, r, found), pullback
 
 
 unroot_op: Op = elementwise(
@@ -92,11 +92,11 @@ def _signed_forward(primals: Any, tangents: Any) -> Any:
     moved = signed_op.jvp(primals, tangents, out)  # type: ignore[operator, misc]
     found = Limit(None, None) if t is None else limit(ct, _magnitude(x))
     if found.slope is not None or found.unknown is not None:
-        moved = where(equal(x, 0.0), _curved(found, t), zeros_like(x) if moved is None else moved)
+        moved = where(equal(x, 0.0), curved(found, t), zeros_like(x) if moved is None else moved)
     return out, moved
 
 
-def _curved(found: Limit, t: Any) -> Any:
+def curved(found: Limit, t: Any) -> Any:
     """The derivative of the slope of F(|x|) at x = 0, in the direction `t` or backwards."""
     moved = zeros_like(t) if found.slope is None else mul(found.slope, t)
     if found.unknown is None:
@@ -112,7 +112,7 @@ def _signed_reverse(frame: Any, operands: Any, wanted: Any) -> Any:
         back = through_mask(c, lambda v: bind(signed_op, (v, x), {})) if wanted[0] else None
         if found.slope is None and found.unknown is None:
             return back, None
-        return back, through_mask(c, lambda v: where(equal(x, 0.0), _curved(found, v), 0.0))
+        return back, through_mask(c, lambda v: where(equal(x, 0.0), curved(found, v), 0.0))
 
     return bind(signed_op, operands, {}), pullback
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from quabla.arrays.tracer import Frame, TraceTensor, bind, trace
+from quabla.arrays.tracer import Frame, TraceTensor, bind, replay, trace
 from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import Each, Jointly, Op, Refused
-from quabla.ir.program import Node, Program
+from quabla.ir.program import Program
 from quabla.ops.elementwise import add_op
 from quabla.ops.structure import zeros_like
+from quabla.transforms.turns import Met, marked, straightened
 
 __all__ = ["apply_jvp", "jvp", "jvp_values", "replay"]
 
@@ -50,17 +51,6 @@ def _linear_jvp(op: Op, primals: Sequence[Any], tangents: Sequence[Any], params:
     return total
 
 
-def replay(frame: Frame, node: Node, inputs: tuple[TraceTensor, ...]) -> Any:
-    """Record `node` of another program in `frame`, with other operands."""
-    if inputs:
-        return frame.emit(node.op, inputs, node.params)
-    if node.op.name == "full":
-        return frame.full(**node.params)
-    if node.op.name == "constant":
-        return frame.constant(node.params["value"])
-    return frame.emit(node.op, (), node.params)
-
-
 def jvp_values(
     frame: Frame, program: Program, primals: Sequence[TraceTensor], tangents: Sequence[TraceTensor | None]
 ) -> tuple[list[TraceTensor], list[TraceTensor | None]]:
@@ -75,6 +65,17 @@ def jvp_values(
     Returns:
         The outputs, and their tangents (None for zero).
     """
+    if not marked(program):
+        return _swept(frame, program, primals, tangents, None)
+    met = Met()
+    outs, t_outs = _swept(frame, program, primals, tangents, met)
+    return outs, straightened(outs, t_outs, met)
+
+
+def _swept(
+    frame: Frame, program: Program, primals: Sequence[Any], tangents: Sequence[Any], met: Met | None
+) -> tuple[list[Any], list[Any]]:
+    """Value and tangent of each output, node by node; `met` collects the tangents of roots on the way."""
     value: dict[Any, Any] = dict(zip(program.inputs, primals, strict=True))
     tangent: dict[Any, Any] = {v: t for v, t in zip(program.inputs, tangents, strict=True) if t is not None}
     for node in program.nodes:
@@ -82,11 +83,18 @@ def jvp_values(
         multiple = node.op.multiple
         moving = [tangent.get(v) for v in node.inputs]
         moves = any(t is not None for t in moving)
-        if moves and node.op.forward is not None:
+        out: Any
+        t_out: Any
+        if moves and met is not None and node.op.name == "checkpoint" and marked(node.params["fun"]):
+            # What it holds and what follows it are seen together.
+            out, t_out = _swept(frame, node.params["fun"], operands, moving, met)
+        elif moves and node.op.forward is not None:
             out, t_out = node.op.forward(operands, moving, **node.params)
         else:
             out = replay(frame, node, operands)
             t_out = apply_jvp(node.op, operands, moving, out, node.params) if moves else None
+        if moves and met is not None:
+            t_out = met.node(node, out, t_out)
         for v, o in zip(node.outputs, out if multiple else (out,), strict=True):
             value[v] = o
         if t_out is not None:
