@@ -17,7 +17,8 @@ from quabla.shapes import ShapeDtype
 
 __all__ = ["forwards"]
 
-# Their second derivatives at 0 are found from a cotangent (`ops/limits.py`) with less work than from tangents (`turns.py`).
+# Their second derivatives at 0 are found from a cotangent (`ops/limits.py`), which takes less than to find them from
+# tangents (`turns.py`).
 _BY_COTANGENT = frozenset(("abs", "sqrt", "signed", "unroot", "abs_tangent", "sqrt_tangent", "power"))
 
 
