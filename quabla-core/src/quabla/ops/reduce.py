@@ -303,8 +303,9 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     Squares neither overflow nor underflow: very large and very small elements are scaled first. An infinity gives inf
     and NaN gives NaN, as in NumPy. The derivatives of the norm at 0 are 0, a subgradient; smooth functions of it, such
     as its square, have their true first and second derivatives there, or NaN where the second cannot be known: two
-    norms that vanish together, a square outside of the loop or branch that takes the norm. Arguments and errors as for
-    `sum`.
+    norms that vanish together, a square outside of the loop or branch that takes the norm.
+
+    Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
