@@ -47,11 +47,14 @@ def _write(program: Program, lines: list[str], constants: list[Tensor]) -> None:
         if OPS.get(op.name) is not op or not op.infer.__module__.startswith("quabla."):
             raise _UnknownError
         inputs = [numbers[v] for v in node.inputs]
-        params = [_text(value, constants) for value in node.params.values()]
         types = []
         for v in node.outputs:
             numbers[v] = len(numbers)
             types.append(v.aval)
+        if not node.params:
+            lines.append(f"{op.name}{inputs}{types}")
+            continue
+        params = [_text(value, constants) for value in node.params.values()]
         lines.append(f"{op.name}{inputs}{types}{' '.join(params)}")
         for value in node.params.values():
             if isinstance(value, Program):

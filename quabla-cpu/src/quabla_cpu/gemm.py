@@ -236,8 +236,8 @@ def _write_zeros(code: Code, p: Product, out: Value) -> None:
 
 def _main(axes: tuple[Axis, ...]) -> tuple[Axis, tuple[Axis, ...]]:
     """The axis to tile and the others, which become loops: a long one, of long ones the closest in memory."""
-    if not axes:
-        return _UNIT, ()
+    if len(axes) < 2:
+        return (axes[0] if axes else _UNIT), ()
     i = max(
         range(len(axes)),
         key=lambda j: (

@@ -20,6 +20,7 @@ from quabla_cpu.pointwise import MATH
 __all__ = ["Schedule", "schedules"]
 
 _MATH_COST = 12.0
+_MATH = frozenset(MATH)
 _UNROLLED = 4  # vectors of one axis that are written out without a loop
 
 
@@ -45,12 +46,13 @@ class Schedule(NamedTuple):
 
 def schedules(kernel: Kernel, vector_bytes: int) -> Iterator[Schedule]:
     """The loop nests that together do a kernel."""
-    axis, lanes = _vector_axis(kernel, _lanes(kernel, vector_bytes))
+    weights = [_weight(e) for e in kernel.body]
+    axis, lanes = _vector_axis(kernel, _lanes(kernel, vector_bytes), weights)
     if axis < 0:
         yield Schedule(kernel, -1, 1, (0,), 1, ())
         return
     extent = kernel.domain[axis]
-    weight = sum([_weight(e) for e in kernel.body])
+    weight = sum(weights)
     vectors = -(-extent // lanes)
     if vectors == 1 or (vectors <= _UNROLLED and vectors * weight <= 400):
         starts = tuple([min(i * lanes, extent - lanes) for i in range(vectors)])
@@ -79,11 +81,11 @@ def _lanes(kernel: Kernel, vector_bytes: int) -> int:
 def _weight(e: object) -> float:
     """About how many instructions an entry is."""
     if isinstance(e, Apply):
-        return _MATH_COST if e.op in MATH else 1.0
+        return _MATH_COST if e.op in _MATH else 1.0
     return 0.0 if isinstance(e, Scalar) else 1.0
 
 
-def _vector_axis(kernel: Kernel, widest: int) -> tuple[int, int]:
+def _vector_axis(kernel: Kernel, widest: int, weights: list[float]) -> tuple[int, int]:
     """The axis along which the whole domain costs least, and the lanes to use; the last one if several do.
 
     Where a row is summed, the axis decides in which order. An axis along which nothing is summed then counts as if it
@@ -92,7 +94,8 @@ def _vector_axis(kernel: Kernel, widest: int) -> tuple[int, int]:
     if not kernel.domain:
         return -1, 1
     reductions = [e for e in kernel.body if isinstance(e, Reduce)]
-    arithmetic = sum([_weight(e) for e in kernel.body if isinstance(e, Apply)])
+    accesses = [e for e in kernel.body if isinstance(e, (Load, Store, Reduce))]
+    arithmetic = sum(weights) - len(accesses)  # each weighs 1
     best: tuple[float, int, int] | None = None
     for a in range(len(kernel.domain) - 1, -1, -1):
         n = kernel.domain[a]
@@ -101,11 +104,11 @@ def _vector_axis(kernel: Kernel, widest: int) -> tuple[int, int]:
         while lanes > n and not kept:
             lanes //= 2
         cost = arithmetic
-        for e in kernel.body:
-            if isinstance(e, (Load, Store)):
+        for e in accesses:
+            if not isinstance(e, Reduce):
                 step = e.strides[a]
                 cost += 1.0 if step == 1 else 0.2 if step == 0 else 2.0 if step == -1 else 1.5 * lanes
-            elif isinstance(e, Reduce):
+            else:
                 if a not in e.axes:
                     cost += 1.0 + (0 if e.strides[a] == 1 else 0.2 * lanes)
                 elif len(e.axes) < len(kernel.domain):  # lanes are summed once per remaining point

@@ -102,7 +102,6 @@ def prune(nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Node, ...]:
     for node in reversed(nodes):
         if node in live:
             kept.append(node)
-            for v in node.inputs:
-                live.add(v.node)
+            live.update([v.node for v in node.inputs])
     kept.reverse()
     return tuple(kept)

@@ -126,8 +126,13 @@ class Rewriter:
 def _node(op: Op, inputs: tuple[Value, ...], params: dict[str, Any]) -> Node:
     node = Node(op, inputs, params)
     aval = op.out_type(tuple([v.aval for v in inputs]), params)
+    if not op.multiple:
+        out = Value()
+        out.aval, out.node, out.index = aval, node, 0
+        node.outputs = (out,)
+        return node
     outs = []
-    for index, each in enumerate(aval if op.multiple else (aval,)):
+    for index, each in enumerate(aval):
         value = Value()
         value.aval, value.node, value.index = each, node, index
         outs.append(value)

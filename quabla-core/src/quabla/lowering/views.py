@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 __all__ = ["broadcast_strides", "contiguous", "reshape_strides", "sliced_bounds", "squeeze"]
 
 Shape = tuple[int, ...]
 
 
+@lru_cache(maxsize=1024)  # asked for the same few shapes all the time
 def contiguous(shape: Shape) -> Shape:
     """The strides, in elements, of a row-major array."""
     strides = []
@@ -19,6 +21,7 @@ def contiguous(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
+@lru_cache(maxsize=1024)
 def squeeze(shape: Shape, strides: Shape) -> Shape:
     """The strides of the axes whose extent is not 1."""
     return tuple([s for n, s in zip(shape, strides, strict=True) if n != 1])

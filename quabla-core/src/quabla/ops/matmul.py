@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ def dot_general(lhs: Any, rhs: Any, contract: Pair, batch: Pair = ((), ())) -> A
     return bind(dot_general_op, (lhs, rhs), {"contract": contract, "batch": batch})
 
 
+@lru_cache(maxsize=256)  # every rule of a product asks, and there are few forms
 def free_axes(ndim: int, contract: Shape, batch: Shape) -> Shape:
     """The axes of an operand that are neither contracted nor batched."""
-    return tuple(a for a in range(ndim) if a not in contract and a not in batch)
+    return tuple([a for a in range(ndim) if a not in contract and a not in batch])
 
 
 def _dot_infer(lhs: ShapeDtype, rhs: ShapeDtype, *, contract: Pair, batch: Pair) -> ShapeDtype:

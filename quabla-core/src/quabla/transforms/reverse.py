@@ -152,8 +152,9 @@ def vjp_values(
         operands = tuple([value[v] for v in node.inputs])
         needs = [v in active for v in node.inputs]
         back = None
-        if True in needs and any(v.aval.dtype.kind == "f" for v in node.outputs):
-            active.update(v for v in node.outputs if v.aval.dtype.kind == "f")
+        floating = [v for v in node.outputs if v.aval.dtype.kind == "f"] if True in needs else []
+        if floating:
+            active.update(floating)
             out, back = _recorded(frame, node, operands, needs)
             steps.append((node, back))
         else:
@@ -168,7 +169,7 @@ def vjp_values(
                 accumulate(frame, cts, v, ct)
         for node, back in reversed(steps):
             given = tuple([cts.get(v) for v in node.outputs])
-            if all(ct is None for ct in given):
+            if given.count(None) == len(given):
                 continue
             for v, ct in zip(node.inputs, back(given if node.op.multiple else given[0]), strict=True):
                 if ct is not None and v in active:

@@ -19,9 +19,12 @@ class Memory(Instructions):
     def gep(self, element_type: str, base: Value, *indices: Value | int, inbounds: bool = True) -> Value:
         """The address of an element of an array of `element_type` at `base`; many addresses for a vector of indices."""
         flag = "inbounds " if inbounds else ""
-        if len(indices) == 1 and isinstance(indices[0], int):
-            line = f"getelementptr {flag}{element_type}, {base.type} {base.name}, i64 {indices[0]}"
-            return self._emit("ptr", line)
+        line = f"getelementptr {flag}{element_type}, {base.type} {base.name}"
+        if len(indices) == 1:  # most of them
+            (i,) = indices
+            if isinstance(i, int):
+                return self._emit("ptr", f"{line}, i64 {i}")
+            return self._emit(vector("ptr", lanes(i.type)), f"{line}, {i.type} {i.name}")
         written, count = [], 1
         for index in indices:
             if isinstance(index, int):
@@ -29,10 +32,7 @@ class Memory(Instructions):
             else:
                 written.append(f"{index.type} {index.name}")
                 count = max(count, lanes(index.type))
-        return self._emit(
-            vector("ptr", count),
-            f"getelementptr {flag}{element_type}, {base.type} {base.name}, {', '.join(written)}",
-        )
+        return self._emit(vector("ptr", count), f"{line}, {', '.join(written)}")
 
     def load(self, type: str, address: Value, align: int = 0, metadata: str = "") -> Value:
         """Load a value. `align` in bytes; by default the element's own size, which array data always has."""
