@@ -7,8 +7,7 @@ the hooks. Other backends may build on it: `build` takes the function that choos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +35,7 @@ def by_definition(node: Node) -> Evaluate:
     return node.op.evaluate
 
 
-@dataclass(frozen=True)
-class ReferenceLowered:
+class ReferenceLowered(NamedTuple):
     """A program for the reference backend, which needs no preparation."""
 
     program: Program
@@ -61,8 +59,7 @@ class ReferenceLowered:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One node, ready to run: slots instead of values.
 
     Attributes:
@@ -84,8 +81,7 @@ class Step:
     op: str
 
 
-@dataclass(frozen=True)
-class ReferenceExecutable:
+class ReferenceExecutable(NamedTuple):
     """A program as a list of steps over numbered slots; the inputs take the first of them."""
 
     in_avals: tuple[ShapeDtype, ...]

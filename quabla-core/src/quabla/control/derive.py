@@ -7,8 +7,7 @@ are of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from quabla.arrays.tracer import bind, frames, trace
 from quabla.control.regions import mapped, moved, split, used
@@ -40,8 +39,7 @@ __all__ = [
 index_aval = aval_of((), int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """The operands of a loop: constants, initial carry, and arrays that are sliced along their leading axis."""
 
     consts: list[Any]
@@ -104,8 +102,7 @@ def drop_unread(
 # --- forward mode -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Tangents:
+class Tangents(NamedTuple):
     """A loop with its tangents.
 
     Attributes:
@@ -219,8 +216,7 @@ def keeping(body: Program, parts: Parts) -> Program:
     return trace(lambda *args: [*inline(run, args), *args[at : at + n]], parts.avals())[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Backward:
+class Backward(NamedTuple):
     """The loop that runs backwards.
 
     Attributes:

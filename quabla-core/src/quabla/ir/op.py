@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from quabla.dtypes import dtype
 from quabla.shapes import ShapeDtype
@@ -16,8 +16,7 @@ from quabla.shapes import ShapeDtype
 __all__ = ["OPS", "Each", "Jointly", "Op", "Refused", "Sample", "define"]
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """Stands where a rule cannot exist; `why` becomes the user's error."""
 
     why: str
@@ -28,8 +27,7 @@ class Jointly:
     """The op is linear in all its operands taken together: f(x + u, y + v) = f(x, y) + f(u, v)."""
 
 
-@dataclass(frozen=True)
-class Each:
+class Each(NamedTuple):
     """The op is linear in each of these operands alone, the others held fixed (a product, say)."""
 
     operands: tuple[int, ...]

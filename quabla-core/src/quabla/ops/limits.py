@@ -31,8 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,8 +61,7 @@ _SINGULAR = ("unroot", "signed")  # their pullbacks, which divide 0 by 0 in turn
 _LOOKING = (*_SINGULAR, "abs_tangent", "sqrt_tangent")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """What becomes of a cotangent where its root is 0.
 
     Attributes:

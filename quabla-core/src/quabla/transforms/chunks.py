@@ -14,8 +14,7 @@ themselves: on the reference backend products are those of NumPy, whose last bit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from quabla.arrays.tracer import Frame, TraceTensor, trace
 from quabla.control.derive import Parts, index_aval, slice_type
@@ -59,8 +58,7 @@ def rows(x: Any, low: int, high: int) -> Any:
     return strided_slice(x, (low, *[0] * len(rest)), (high, *rest), (1,) * x.ndim)
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """A program split into what depends on mapped inputs and what does not.
 
     Attributes:

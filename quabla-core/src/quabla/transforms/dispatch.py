@@ -26,8 +26,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -59,8 +58,7 @@ _CHAIN = 32  # the longest chain of guards
 _BLOCK_LIMIT = 4096  # larger output blocks come from NumPy, whose memory is not cleared first
 
 
-@dataclass(slots=True)
-class Compiled:
+class Compiled(NamedTuple):
     """A program compiled for one signature.
 
     Attributes:

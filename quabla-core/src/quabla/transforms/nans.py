@@ -14,9 +14,8 @@ import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -90,8 +89,7 @@ def _switch(on: bool) -> None:
 # --- the user's lines -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a node comes from.
 
     Attributes:
@@ -150,8 +148,7 @@ def _noting() -> Iterator[dict[Node, Origin]]:
 # --- the search -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The node that made the first NaN, its operands and results, and the steps of the loops around it."""
 
     node: Node

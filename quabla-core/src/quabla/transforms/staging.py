@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -299,8 +299,7 @@ def _holds_numbers(leaf: Any) -> bool:
     return hasattr(leaf, "__array__") or hasattr(leaf, "__array_interface__") or hasattr(leaf, "__dlpack__")
 
 
-@dataclass(slots=True)
-class Result:
+class Result(NamedTuple):
     """The structure of what a function returned: per leaf, an index into the program's outputs or a static value."""
 
     treedef: Any

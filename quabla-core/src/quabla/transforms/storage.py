@@ -5,7 +5,6 @@ from __future__ import annotations
 import copyreg
 import io
 import os
-import zipfile
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ from quabla.transforms.programs import Executable, Program
 from quabla.transforms.staging import Staged
 
 if TYPE_CHECKING:
+    import zipfile
+
     from quabla.ir.schema import ProgramFile
 
 __all__ = ["load_program", "save_program"]
@@ -44,6 +45,8 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
 
 def packed(program: Program) -> bytes:
     """What a file of a program holds."""
+    import zipfile  # which imports much that `import quabla` does without
+
     from quabla.ir.schema import encode
 
     document, arrays = encode(program.graph, program.name, program.ordered, _encode_rule)
@@ -58,6 +61,8 @@ def packed(program: Program) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, compression: int) -> None:
+    import zipfile
+
     # With a fixed date, equal programs make equal files.
     archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data, compress_type=compression)
 
@@ -109,6 +114,8 @@ def _unpacked(file: IO[bytes], where: str) -> Program:
 
 
 def _parts(file: IO[bytes], parse: Callable[[bytes], ProgramFile]) -> tuple[ProgramFile, bytes]:
+    import zipfile
+
     try:
         with zipfile.ZipFile(file) as archive:
             if sorted(archive.namelist()) != sorted((_JSON, _CONSTANTS)):
