@@ -78,10 +78,10 @@ def test_cache_can_be_switched_off(folder, monkeypatch):
 def test_default_location_follows_xdg(tmp_path, monkeypatch):
     monkeypatch.delenv("QUABLA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert diskcache.directory() == tmp_path / "xdg" / "quabla" / "cpu"
+    assert diskcache.directory() == str(tmp_path / "xdg" / "quabla" / "cpu")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert diskcache.directory() == tmp_path / "home" / ".cache" / "quabla" / "cpu"
+    assert diskcache.directory() == str(tmp_path / "home" / ".cache" / "quabla" / "cpu")
 
 
 def test_folders_that_others_may_write_are_not_used(tmp_path, monkeypatch):

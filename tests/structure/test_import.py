@@ -51,6 +51,34 @@ def test_import_leaves_the_rest_alone(run_python: Run, capsys: pytest.CaptureFix
     assert not eager, f"import quabla imports {', '.join(eager)}; import them in the function that needs them"
 
 
+# Modules of the standard library that take milliseconds, and that only saving, forking or describing needs.
+SLOW = (
+    "zipfile",
+    "pathlib",
+    "urllib.parse",
+    "hashlib",
+    "tempfile",
+    "subprocess",
+    "inspect",
+    "asyncio",
+    "decimal",
+)
+
+ADDED = """
+import json, sys
+import numpy
+before = set(sys.modules)
+import quabla
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_import_takes_little_of_the_standard_library(run_python: Run) -> None:
+    added = json.loads(run_python(ADDED).stdout)
+    assert not set(SLOW) & set(added), "import it in the function that needs it"
+    assert "quabla.transforms.storage" in added  # which needs archives when it reads or writes one
+
+
 def test_the_probe_would_notice(run_python: Run) -> None:
     found = json.loads(run_python(PROBE.replace("import quabla\n", "import asyncio\n")).stdout)["modules"]
     assert "asyncio" in found

@@ -6,7 +6,7 @@ anything about it is wrong. The entries that were used last stay when the folder
 `QUABLA_CACHE=0` switches the cache off; `QUABLA_CACHE_DIR` moves it.
 
 The hash is the one that importlib has for source files, twice: 128 bits of SipHash. It has to tell texts apart that
-were not made to be alike, and importing hashlib would take longer than all else that happens here.
+were not made to be alike, and importing hashlib would take longer than all else that happens here. So would pathlib.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import stat
 import threading
 import time
 from importlib.util import source_hash
-from pathlib import Path
 
 __all__ = ["clear", "digest", "directory", "enabled", "get", "key", "put", "switched_off"]
 
@@ -26,7 +25,7 @@ _DIGEST = 16
 _LIMIT = 256 << 20  # bytes in the folder before the entries that were used longest ago go
 _FRESH = 3600  # seconds for which a use of an entry need not be noted again
 
-_folders: dict[str, Path | None] = {}  # configured location -> checked folder, None where it cannot be used
+_folders: dict[str, str | None] = {}  # configured location -> checked folder, None where it cannot be used
 _lock = threading.Lock()
 
 if hasattr(os, "register_at_fork"):
@@ -59,7 +58,7 @@ def _configured() -> str:
     )
 
 
-def directory() -> Path | None:
+def directory() -> str | None:
     """The cache folder, made on first use; None where it cannot be made or is not safely ours."""
     location = _configured()
     if location not in _folders:
@@ -67,11 +66,11 @@ def directory() -> Path | None:
     return _folders[location]
 
 
-def _prepare(location: str) -> Path | None:
-    folder = Path(location) / "cpu"
+def _prepare(location: str) -> str | None:
+    folder = os.path.join(location, "cpu")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode):
             return None
         if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
@@ -100,7 +99,7 @@ def get(name: str) -> bytes | None:
     folder = directory()
     if folder is None:
         return None
-    path = f"{folder}/{name}"
+    path = os.path.join(folder, name)
     try:
         with open(path, "rb", buffering=0) as file:
             content = file.read()
@@ -124,15 +123,15 @@ def put(name: str, body: bytes) -> None:
     if folder is None:
         return
     # Nobody else's name, not even that of a process of the same number on another machine that shares the folder.
-    temporary = folder / f".new-{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
+    temporary = os.path.join(folder, f".new-{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(_MAGIC + _hash(name.encode() + body) + body)
-        os.replace(temporary, folder / name)
+        os.replace(temporary, os.path.join(folder, name))
     except OSError:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
         return
     global _written
     with _lock:
