@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .intrinsics import overload
-from .values import INTEGERS, Value, constant, element, is_float, lanes, vector
+from .values import Value, constant, element, is_float, is_integer, lanes, vector
 
 if TYPE_CHECKING:
     from .module import Module
@@ -96,7 +96,7 @@ class Instructions:
         return x.type
 
     def _integer(self, what: str, x: Value, y: Value) -> str:
-        if x.type != y.type or element(x.type) not in INTEGERS:
+        if x.type != y.type or not is_integer(x.type):
             raise TypeError(f"{what}: needs two operands of one integer type, got {x.type} and {y.type}")
         return x.type
 

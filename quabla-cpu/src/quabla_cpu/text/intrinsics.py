@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from .values import INTEGERS, element, is_float, lanes, mangled
+from .values import element, is_float, is_integer, lanes, mangled
 
 # Name -> (kinds of the operands, kind of the result). F: any float type; I: any integer type; S: the type of the first
 # operand; E: its element; B: i1.
@@ -59,7 +59,7 @@ def _matches(kind: str, type: str, first: str) -> bool:
     if kind == "F":
         return is_float(type)
     if kind == "I":
-        return element(type) in INTEGERS
+        return is_integer(type)
     if kind == "S":
         return type == first
     return type == "i1"  # kind B

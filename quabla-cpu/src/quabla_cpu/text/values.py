@@ -42,11 +42,13 @@ def split_type(type: str) -> tuple[str, int]:
     return type, 1
 
 
+@cache
 def element(type: str) -> str:
     """The element type of a vector type; a scalar type is its own element."""
     return split_type(type)[0]
 
 
+@cache
 def lanes(type: str) -> int:
     """The number of lanes of a type, 1 for scalars."""
     return split_type(type)[1]
@@ -56,6 +58,12 @@ def lanes(type: str) -> int:
 def is_float(type: str) -> bool:
     """Whether the elements of `type` are floating-point numbers."""
     return split_type(type)[0] in ("double", "float", "half", "bfloat")
+
+
+@cache
+def is_integer(type: str) -> bool:
+    """Whether the elements of `type` are integers."""
+    return split_type(type)[0] in INTEGERS
 
 
 @cache
