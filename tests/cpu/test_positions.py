@@ -181,3 +181,36 @@ def test_the_same_bits_on_every_run() -> None:
     first = [a.numpy().tobytes() for a in f(qb.array(x))]
     for _ in range(3):
         assert [a.numpy().tobytes() for a in f(qb.array(x))] == first
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_long_searches_and_gathers_are_shared_among_threads(side: str, threads: int) -> None:
+    """Long enough to be divided, with rests: NaN, infinities and equal elements among them."""
+    rng = np.random.default_rng(5)
+    before = qb.get_num_threads()
+    qb.set_num_threads(threads)
+    try:
+        for n in (1, 2, 5, 1000, 1023):
+            line = np.sort(np.round(rng.standard_normal(n), 1))
+            line[n - n // 10 :] = np.nan
+            wanted = np.round(rng.standard_normal(100_003), 1)
+            wanted[::7], wanted[1::11], wanted[3::13] = np.nan, np.inf, -np.inf
+            same(of("searchsorted", side=side, batch=0), line, wanted)
+        i = rng.integers(-60, 60, 200_001)
+        for shape in ((50,), (50, 3), (50, 40)):
+            for kind in DTYPES:
+                same(of("gather", axis=0, batch=0), numbers(rng, shape, kind), i)
+    finally:
+        qb.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", DTYPES, ids=lambda d: d.__name__)
+def test_searches_in_lines_of_every_length(kind: Any) -> None:
+    rng = np.random.default_rng(6)
+    for n in (1, 2, 3, 4, 7, 8, 9, 31, 64, 65):
+        line = np.sort(numbers(rng, (3, n), kind), axis=-1)
+        for count in (1, 7, 8, 17):
+            wanted = np.concatenate([line[:, : count // 2], numbers(rng, (3, count), kind)], axis=1)
+            for side in ("left", "right"):
+                same(of("searchsorted", side=side, batch=1), line, wanted)
