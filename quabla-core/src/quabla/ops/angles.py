@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from quabla.ops.apply import binary, floating_operand, promote, unary
-from quabla.ops.compare import equal, isinf, logical_or
-from quabla.ops.elementwise import abs, add, div, maximum, mul, neg, sqrt, stop_gradient, where
+from quabla.ops.compare import equal, isinf, logical_and, logical_or
+from quabla.ops.elementwise import (
+    abs,
+    add,
+    at_ends,
+    div,
+    maximum,
+    mul,
+    neg,
+    sign,
+    sqrt,
+    stand_in,
+    stop_gradient,
+    where,
+)
 from quabla.ops.family import elementwise
 from quabla.ops.reduce import scale_for
 from quabla.shapes import broadcast_shapes
@@ -26,18 +38,23 @@ arcsin_op = elementwise("arcsin", _arcsin_slope, evaluate=np.arcsin, domain=(-0.
 arccos_op = elementwise(
     "arccos", lambda x, out: neg(_arcsin_slope(x, out)), evaluate=np.arccos, domain=(-0.9, 0.9)
 )
-arctan_op = elementwise("arctan", lambda x, out: div(1.0, 1.0 + x * x), evaluate=np.arctan)
+arctan_op = elementwise(
+    "arctan", lambda x, out: at_ends(x, lambda v: div(1.0, 1.0 + v * v)), evaluate=np.arctan
+)
 
 
 # --- the point (x, y) -------------------------------------------------------------------------------------------------
 
 
 def _turn(u: Any, y: Any, x: Any) -> Any:
-    """u / (x**2 + y**2), and 0 at the origin. Two divisions by the distance stay in range where its square does not."""
+    """u / (x**2 + y**2) for u = x or y, and 0 at the origin. Its limit at infinity is 0, too.
+
+    Two divisions by the distance stay in range where its square does not.
+    """
     distance = hypot(x, y)
-    origin = equal(distance, 0.0)
-    safe = where(origin, 1.0, distance)
-    return where(origin, 0.0, div(div(u, safe), safe))
+    flat = logical_or(equal(distance, 0.0), isinf(distance))
+    safe = where(flat, 1.0, distance)
+    return where(flat, 0.0, div(div(u, safe), safe))
 
 
 arctan2_op = elementwise(
@@ -138,7 +155,8 @@ def atan2(y: Any, x: Any) -> Any:
 def hypot(x: Any, y: Any) -> Any:
     """The distance sqrt(x**2 + y**2), elementwise with broadcasting, without overflow or underflow of the squares.
 
-    At the origin all derivatives are 0, a subgradient. Shapes, dtypes and errors as for `add`.
+    At the origin all derivatives are 0, a subgradient; where one operand is infinite they are those of its absolute
+    value, and NaN where both are. Shapes, dtypes and errors as for `add`.
 
     Example:
         >>> import quabla as qb
@@ -151,4 +169,7 @@ def hypot(x: Any, y: Any) -> Any:
     scale = scale_for(largest)
     a, b = div(x, scale), div(y, scale)
     distance = mul(scale, sqrt(add(mul(a, a), mul(b, b))))
-    return where(logical_or(isinf(x), isinf(y)), math.inf, distance)
+    # One infinity counts alone, as the absolute value that it is there. Two have no limit of their slopes.
+    end = where(isinf(x), mul(x, stop_gradient(sign(x))), mul(y, stop_gradient(sign(y))))
+    far = where(logical_and(isinf(x), isinf(y)), stand_in(end, distance), end)
+    return where(logical_or(isinf(x), isinf(y)), far, distance)

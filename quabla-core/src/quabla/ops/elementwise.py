@@ -11,7 +11,7 @@ from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import OPS, Op, Sample, define
 from quabla.ops.apply import batch_elementwise, binary, operand, promote, recorded, unary
-from quabla.ops.compare import equal, greater, less
+from quabla.ops.compare import equal, greater, isinf, less
 from quabla.ops.family import LINEAR, elementwise
 from quabla.ops.limits import square_of_root
 from quabla.ops.masks import through_mask
@@ -509,6 +509,12 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     return frame.emit(where_op, operands, {})
 
 
+def at_ends(x: Any, slope: Any) -> Any:
+    """`slope(x)`, and 0 with all its derivatives where `x` is infinite: the formula would multiply 0 by infinity."""
+    far = isinf(x)
+    return where(far, 0.0, slope(where(far, 0.0, x)))
+
+
 # --- derivatives switched off -----------------------------------------------------------------------------------------
 
 stop_gradient_op: Op = define(
@@ -523,6 +529,18 @@ stop_gradient_op: Op = define(
         family="elementwise",
     )
 )
+
+
+# Where an infinity hides what is added to it, the derivative of a value is not that of its formula.
+stand_in_op: Op = elementwise(
+    "stand_in", None, 1.0, evaluate=lambda value, x: value, decompose=lambda value, x: value, smooth=False,
+    linear=None, transpose=None,
+)  # fmt: skip
+
+
+def stand_in(value: Any, x: Any) -> Any:
+    """`value` with the derivative of `x`, an array of the same type."""
+    return bind(stand_in_op, (value, x), {})
 
 
 def stop_gradient(x: Any) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from quabla.ops.angles import hypot
 from quabla.ops.apply import unary
-from quabla.ops.elementwise import div, elementwise, sqrt
+from quabla.ops.compare import equal
+from quabla.ops.elementwise import div, elementwise, sqrt, where
 
 __all__ = ["arccosh", "arcsinh", "arctanh", "cosh", "sinh"]
 
@@ -19,8 +21,16 @@ arcsinh_op = elementwise(
     "arcsinh", lambda x, out: div(1.0, hypot(x, 1.0)), evaluate=np.arcsinh,
     extra=(("far", ([-1e8, -0.0, 1e30, -np.inf, np.nan],)),),
 )  # fmt: skip
+
+
+def _arccosh_slope(x: Any) -> Any:
+    far = equal(x, math.inf)  # its limit there is 0, and the formula would multiply that by infinity
+    near = where(far, 2.0, x)
+    return where(far, 0.0, div(1.0, sqrt(near - 1.0) * sqrt(near + 1.0)))
+
+
 arccosh_op = elementwise(
-    "arccosh", lambda x, out: div(1.0, sqrt(x - 1.0) * sqrt(x + 1.0)), evaluate=np.arccosh, domain=(1.5, 5.0),
+    "arccosh", lambda x, out: _arccosh_slope(x), evaluate=np.arccosh, domain=(1.5, 5.0),
     extra=(("far", ([1e30, np.inf, 0.5, np.nan],)),),
 )  # fmt: skip
 arctanh_op = elementwise(

@@ -143,11 +143,12 @@ def square_of_root(x: Any) -> Any:
         return bind(OPS["mul"], (scale, bind(OPS["mul"], (scale, square_of_root(root)), {})), {})
     if name == "where":  # a root but where it has another value, as `hypot` has for infinities
         chosen, other, root = node.inputs
-        made = other.node
-        value: Any = made.params["value"] if made is not None and made.op.name == "full" else None
-        square = None if value is None else square_of_root(root)
-        if square is not None:
-            return bind(OPS["where"], (chosen, square.frame.full(value * value, other.aval), square), {})
+        square = square_of_root(root)
+        return (
+            None
+            if square is None
+            else bind(node.op, (chosen, bind(OPS["mul"], (other, other), {}), square), {})
+        )
     return None
 
 

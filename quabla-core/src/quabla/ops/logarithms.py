@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quabla.ops.apply import binary, floating_operand, promote, unary
-from quabla.ops.compare import equal, isinf, less, logical_and
+from quabla.ops.compare import equal, isinf, less, logical_and, logical_or
 from quabla.ops.elementwise import abs, div, elementwise, exp, maximum, neg, sigmoid, sub, where
 from quabla.ops.powers import integer_power
 
@@ -38,10 +38,10 @@ log10_op = elementwise(
 
 
 def _cbrt_slope(x: Any, out: Any) -> Any:
-    # 0 at 0, where the tangent is vertical: the convention of `sqrt`.
-    at_zero = equal(out, 0.0)
-    safe = where(at_zero, 1.0, out)
-    return where(at_zero, 0.0, div(1.0 / 3.0, safe * safe))
+    # 0 at 0, where the tangent is vertical: the convention of `sqrt`. And 0 at infinity, where it is the limit.
+    flat = logical_or(equal(out, 0.0), isinf(out))
+    safe = where(flat, 1.0, out)
+    return where(flat, 0.0, div(1.0 / 3.0, safe * safe))
 
 
 cbrt_op = elementwise(

@@ -9,7 +9,7 @@ import numpy as np
 
 from quabla.errors import DtypeError
 from quabla.ops.apply import apply, binary, floating_operand, operand, promote, unary
-from quabla.ops.compare import equal, isnan, less, logical_and, not_equal
+from quabla.ops.compare import equal, isinf, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
 from quabla.shapes import broadcast_shapes, whole
@@ -48,8 +48,13 @@ def _one(x: Any, y: Any, out: Any) -> Any:
     return zeros_like(x) + 1.0  # not the number 1, which says that the op is linear
 
 
+def _mod_by_divisor(x: Any, y: Any, out: Any) -> Any:
+    # By an infinity of the other sign the quotient is -0, not a little less, and the result is y.
+    return where(isinf(out), 1.0, neg(floor(div(x, y))))
+
+
 mod_op = elementwise(
-    "mod", _one, lambda x, y, out: neg(floor(div(x, y))), evaluate=np.mod, domain=(0.5, 3.0), smooth=False,
+    "mod", _one, _mod_by_divisor, evaluate=np.mod, domain=(0.5, 3.0), smooth=False,
     decompose=_mod_of_simpler, extra=_REMAINDERS,
 )  # fmt: skip
 fmod_op = elementwise(

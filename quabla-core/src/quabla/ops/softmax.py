@@ -10,7 +10,7 @@ from typing import Any
 
 from quabla.ops.apply import operand
 from quabla.ops.compare import equal, isfinite
-from quabla.ops.elementwise import div, exp, log, stop_gradient, sub, where
+from quabla.ops.elementwise import div, exp, log, stand_in, stop_gradient, sub, where
 from quabla.ops.reduce import arithmetic, kept, max, spread
 from quabla.ops.structure import sum_over
 
@@ -22,20 +22,23 @@ Axes = int | tuple[int, ...] | None
 def _shifted(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """`x` less its maximum over `axes`, and that maximum, without the axes.
 
-    Where the maximum is inf, elements that attain it become 0 and others -inf; where it is -inf, nothing is subtracted.
+    Where the maximum is inf, elements that attain it become 0 and others -inf, with the derivatives of `x` as
+    elsewhere; where it is -inf, nothing is subtracted.
     """
     top = stop_gradient(max(x, axes))
     finite = isfinite(top)
     shift = spread(where(finite, top, 0.0), x.shape, axes)
     endless = spread(equal(top, math.inf), x.shape, axes)
     limit = where(equal(x, math.inf), 0.0, -math.inf)
+    limit = stand_in(limit, x)
     return where(endless, limit, sub(x, shift)), where(finite, top, where(equal(top, -math.inf), 0.0, top))
 
 
 def logsumexp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """log(sum(exp(x))) over all axes or some, without overflow.
 
-    Where all elements are -inf so is the result, and the derivative is 0. Arguments and errors as for `sum`.
+    Its derivative is `softmax`: 1 for a single element that is inf, and the same share for each of several. Where all
+    elements are -inf so is the result, and the derivative is 0. Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb

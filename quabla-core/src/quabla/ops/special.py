@@ -12,7 +12,7 @@ from quabla.arrays.tracer import bind
 from quabla.dtypes import float64
 from quabla.ir.op import Op, Sample
 from quabla.ops.apply import floating_operand, promote, unary
-from quabla.ops.elementwise import abs, cos, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
+from quabla.ops.elementwise import abs, at_ends, cos, elementwise, exp, mul, neg, sigmoid, sin, tanh, where
 from quabla.ops.rounding import floor
 from quabla.ops.structure import cast
 
@@ -29,10 +29,16 @@ def _by_element(function: Callable[[float], float]) -> Callable[[np.ndarray], np
 
 _FAR = (("far", ([-30.0, -6.0, 1e-20, -0.0, 0.5, 6.0, 27.0, np.inf, -np.inf, np.nan],)),)
 erf_op = elementwise(
-    "erf", lambda x, out: _ROOT * exp(neg(x * x)), evaluate=_by_element(math.erf), extra=_FAR
+    "erf",
+    lambda x, out: at_ends(x, lambda v: _ROOT * exp(neg(v * v))),
+    evaluate=_by_element(math.erf),
+    extra=_FAR,
 )
 erfc_op = elementwise(
-    "erfc", lambda x, out: -_ROOT * exp(neg(x * x)), evaluate=_by_element(math.erfc), extra=_FAR
+    "erfc",
+    lambda x, out: at_ends(x, lambda v: -_ROOT * exp(neg(v * v))),
+    evaluate=_by_element(math.erfc),
+    extra=_FAR,
 )
 
 
