@@ -533,9 +533,14 @@ stop_gradient_op: Op = define(
 
 # Where an infinity hides what is added to it, the derivative of a value is not that of its formula.
 stand_in_op: Op = elementwise(
-    "stand_in", None, 1.0, evaluate=lambda value, x: value, decompose=lambda value, x: value, smooth=False,
-    linear=None, transpose=None,
+    "stand_in", None, 1.0, evaluate=lambda value, x: value, decompose=lambda value, x: value,
+    samples=lambda: iter([Sample("infinite", _around_infinity, smooth=False)]), linear=None, transpose=None,
 )  # fmt: skip
+
+
+def _around_infinity(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+    value, x = [0.0, np.inf, -np.inf], [np.inf, 1.0, 2.0]
+    return np.array([value, value[::-1]]), np.array([x, [3.0, 4.0, np.inf]])
 
 
 def stand_in(value: Any, x: Any) -> Any:
