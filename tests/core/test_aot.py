@@ -16,6 +16,7 @@ from quabla.backends.hookspec import hookimpl
 from quabla.backends.loading import Source, installed
 from quabla.backends.reference import ReferenceBackend
 from quabla.backends.registry import override
+from quabla.errors import ShapeError
 
 A = qb.array
 S = qb.ShapeDtype
@@ -169,16 +170,24 @@ class Single(ReferenceBackend):
 compiled_programs: list[Any] = []
 
 
+class Other(Single):
+    platform = "other"
+
+
 class Plugin:
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
     @hookimpl
     def quabla_backend(self) -> Any:
-        return Single()
+        return self.backend()
 
 
 @pytest.fixture
 def with_single() -> Iterator[None]:
     compiled_programs.clear()
-    with override([*installed(), Source("single", Plugin, "test", "0")]):
+    plugins = [Source(b.platform, lambda b=b: Plugin(b), "test", "0") for b in (Single, Other)]  # type: ignore[misc]
+    with override([*installed(), *plugins]):
         yield
 
 
@@ -234,6 +243,31 @@ def test_float64_in_float32_is_said_once_on_every_way_to_the_device(with_single:
     assert {w.category for w in caught} == {UserWarning} and len(caught) == 1
     assert re.search(r"'single' computes float64 in float32.*float32", str(caught[0].message))
     assert caught[0].filename == __file__
+
+
+def _twice(run: Callable[[str], Any]) -> list[str]:
+    """The devices that warnings name while `run` has each of them twice."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for device in ("single", "other", "single", "other"):
+            run(device)
+    return re.findall(r"device '(\w+)' computes float64", " ".join(str(w.message) for w in caught))
+
+
+def test_each_device_is_named_once_per_function(with_single: Any) -> None:
+    f = lambda x: x + x
+    program = qb.Compiler().trace(f, [("x", (2,))])
+    lowered = qb.jit(f, device="single").lower(S((2,), "float32"))
+    jitted = {device: qb.jit(f, device=device) for device in ("single", "other")}
+
+    def everything(device: str) -> None:
+        jitted[device](A([1.0, 2.0]))
+        jitted[device](A([1.0, 2.0, 3.0]))
+        jitted[device].lower(S((2,))).compile()(A([1.0, 2.0]))
+
+    assert _twice(lambda device: program.compile(device)({"x": A([1.0, 2.0])})) == ["single", "other"]
+    assert _twice(everything) == ["single", "other"]
+    assert _twice(lambda device: lowered.program.compile(device)) == []
 
 
 @pytest.mark.cpu
@@ -319,9 +353,19 @@ def test_tracing_and_running_by_name() -> None:
         "cpu",
         f"Executable(target=cpu, node_count={executable.node_count})",
     )
-    got = executable({"y": A(Y), "x": A(X), "ignored": A(1.0)})
+    got = executable({"y": A(Y), "x": A(X)})
     np.testing.assert_allclose(got.item(), (np.sin(X) * Y).sum(), rtol=1e-15)
     assert executable.evaluate({"x": A(X), "y": A(Y)}).item() == got.item()
+    with pytest.raises(ShapeError, match="there is no input 'w', 'z'; the inputs are 'x', 'y'"):
+        executable.evaluate({"w": A(1.0), "x": A(X), "y": A(Y), "z": A(1.0)})
+
+
+@pytest.mark.parametrize("name", ["__quabla_capture/0", "__quabla_"])
+def test_names_that_are_taken_by_quabla_are_refused(name: str) -> None:
+    with pytest.raises(ShapeError, match=f"{name}.* reserved"):
+        qb.Compiler().trace(lambda x: x, [(name, [2])])
+    with pytest.raises(ShapeError, match=f"{name}.* reserved"):
+        qb.Compiler().trace(qb.sum, [("x", [2])]).vjp(name)
 
 
 def test_several_results_come_as_a_list() -> None:

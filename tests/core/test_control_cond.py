@@ -152,7 +152,7 @@ def test_only_the_branch_taken_is_traced_for_a_concrete_predicate() -> None:
         raise AssertionError
 
     for pred in (True, A(True), np.bool_(True)):
-        assert qb.cond(pred, lambda: 1, never) == 1
+        assert qb.cond(pred, lambda: 1, never).item() == 1.0
         assert qb.jit(lambda x, pred=pred: qb.cond(pred, lambda: x, never))(A(2.0)).item() == 2.0
     assert qb.cond(A(2.0) > 3.0, never, lambda a: a, "any") == "any"
 

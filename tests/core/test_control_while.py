@@ -160,7 +160,7 @@ def test_concrete_arrays_run_now() -> None:
     out = qb.while_loop(lambda c: c < 5.0, lambda c: (seen.append(c), c + 2.0)[1], A(0.0))
     assert out.item() == 6.0 and [c.item() for c in seen] == [0.0, 2.0, 4.0]
     assert qb.while_loop(lambda c: c < 5.0, lambda c: c + 2.0, A(0.0), max_steps=1).item() == 2.0
-    assert qb.while_loop(lambda c: c < 5.0, lambda c: c + 2.0, 1.0) == 5.0
+    assert qb.while_loop(lambda c: c < 5.0, lambda c: c + 2.0, 1.0).item() == 5.0
 
 
 def test_float32_and_numbers() -> None:

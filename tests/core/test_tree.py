@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import threading
 from collections import OrderedDict, defaultdict, namedtuple
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import quabla as qb
 from quabla import tree
+from quabla.tree import TreeError
 
 
 class Point(NamedTuple):
@@ -292,14 +294,65 @@ def test_threads_meet_new_classes_together() -> None:
 
 
 def test_many_different_dicts_do_not_pile_up() -> None:
-    from quabla.tree import _KEY_ORDERS
+    from quabla.key_order import KNOWN
 
     for i in range(10000):
         tree.flatten({f"key{i}": 1, "b": 2})
-    assert len(_KEY_ORDERS) < 5000
+    assert len(KNOWN) < 5000
 
 
 def test_keys_that_are_equal_but_of_different_types_stay_apart() -> None:
     for key in (1, True, 1.0):
         leaves, treedef = tree.flatten({key: 5, 0: 6})
         assert [type(k) for k in tree.unflatten(treedef, leaves)] == [type(key), int]
+
+
+# --- trees without an end ---------------------------------------------------------------------------------------------
+
+
+class Link(NamedTuple):
+    value: Any
+    next: Any
+
+
+def _itself(kind: str) -> Any:
+    ring: Any = {} if kind == "dict" else []
+    outer = Link(1.0, {"w": [2.0, ring]})
+    if kind == "dict":
+        ring["again"] = (ring,)
+    else:
+        ring.extend([3.0, {"again": ring}])
+    return outer
+
+
+@pytest.mark.parametrize(("kind", "again"), [("dict", "again/0"), ("list", "1/again")])
+def test_a_container_that_holds_itself_is_named(kind: str, again: str) -> None:
+    message = f"the {kind} at next/w/1 holds itself, at next/w/1/{again}; a tree has no cycles"
+    for f in (tree.flatten, tree.leaves, lambda x: tree.map(abs, x)):
+        with pytest.raises(TreeError, match=re.escape(message)):
+            f(_itself(kind))
+    for transformed in (qb.jit(len), qb.grad(len), qb.vmap(len)):
+        with pytest.raises(TreeError, match=f"the {kind} at .* holds itself, at .*{again}"):
+            transformed(_itself(kind))
+
+
+def test_a_list_at_the_root_that_holds_itself() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(TreeError, match="the list at the root holds itself, at 0;"):
+        tree.flatten(ring)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_containers_that_are_too_deep(shared: bool) -> None:
+    deep: list[Any] = []
+    for _ in range(20_000):
+        deep = [deep, deep] if shared else [deep]
+    with pytest.raises(TreeError, match="nested deeper than Python's recursion limit"):
+        tree.flatten(deep)
+
+
+def test_what_is_shared_is_no_cycle() -> None:
+    part = {"w": 1.0}
+    assert tree.leaves([part, (part, part)]) == [1.0, 1.0, 1.0]
+    assert tree.structure([part, (part, part)]) == tree.flatten([{"w": 5}, ({"w": 6}, {"w": 7})])[1]

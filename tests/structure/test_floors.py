@@ -56,6 +56,8 @@ FLOORS: dict[str, int] = {
     "dtypes": 1,
     "shapes": 1,
     "tree": 1,
+    "cycles": 1,
+    "key_order": 1,
 }
 
 

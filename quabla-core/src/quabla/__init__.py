@@ -35,6 +35,7 @@ from quabla.errors import (
     DtypeError,
     FileFormatError,
     NanError,
+    PositionError,
     QuablaError,
     RetraceLimitError,
     ShapeError,
@@ -111,7 +112,6 @@ from quabla.ops.shape import (
     flip,
     moveaxis,
     ravel,
-    repeat,
     reshape,
     roll,
     split,
@@ -127,7 +127,7 @@ from quabla.ops.softmax import log_softmax, logsumexp, softmax
 from quabla.ops.sort import argmax, argmin, argsort, searchsorted, sort
 from quabla.ops.special import erf, erfc, gelu, silu, sinc
 from quabla.ops.statistics import nanmean, nansum, prod, std, var
-from quabla.ops.take import take, take_along_axis
+from quabla.ops.take import repeat, take, take_along_axis
 from quabla.shapes import ShapeDtype
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
@@ -144,7 +144,7 @@ remat = checkpoint
 # The names that shadow builtins (abs, all, any, divmod, max, min, round, sum) are attributes, but `import *` leaves
 # them out.
 __all__ = [
-    "Array", "BackendError", "Compiler", "DtypeError", "Executable", "FileFormatError", "NanError",
+    "Array", "BackendError", "Compiler", "DtypeError", "Executable", "FileFormatError", "NanError", "PositionError",
     "Program", "QuablaError", "RetraceLimitError", "ShapeDtype", "ShapeError", "Tensor", "TensorView",
     "TraceTensor", "TracerError", "UnsupportedOperationError", "add", "arange", "arccos", "arccosh",
     "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argsort", "array", "asarray",

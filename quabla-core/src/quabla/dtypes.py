@@ -35,7 +35,7 @@ class dtype:  # noqa: N801 - the public name follows NumPy
         self.kind = self.numpy.kind
 
     def __repr__(self) -> str:
-        return f"quabla.{self.name}"
+        return "quabla.bool_" if self.name == "bool" else f"quabla.{self.name}"
 
     def __str__(self) -> str:
         return self.name

@@ -11,6 +11,7 @@ __all__ = [
     "DtypeError",
     "FileFormatError",
     "NanError",
+    "PositionError",
     "QuablaError",
     "RetraceLimitError",
     "ShapeError",
@@ -51,6 +52,20 @@ class DtypeError(QuablaError, TypeError, ValueError):
         >>> qb.ones(3) + qb.ones(3, qb.float32)
         Traceback (most recent call last):
         quabla.errors.DtypeError: add: float64[3] and float32[3] do not mix; ...
+    """
+
+
+class PositionError(QuablaError, IndexError, ValueError):
+    """An index that is no position of its array: out of range, not whole, one too many, or a slice whose step is 0.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.ones(3)[5]
+        Traceback (most recent call last):
+        quabla.errors.PositionError: getitem: index 5 is out of range for axis 0 ...
+        >>> qb.ones(3)[::0]
+        Traceback (most recent call last):
+        quabla.errors.PositionError: getitem: slice ::0 of axis 0 of float64[3]: the step of a slice cannot be zero
     """
 
 

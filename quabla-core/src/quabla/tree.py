@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from quabla.cycles import too_deep
 from quabla.errors import QuablaError
+from quabla.key_order import KNOWN, SORTED, Order, sort_keys
 
 __all__ = [
     "LEAF", "TreeDef", "TreeError", "broadcast_prefix", "difference", "flatten", "flatten_up_to", "flatten_with_paths",
-    "map", "paths", "unflatten",
+    "leaves", "map", "paths", "structure", "unflatten",
 ]  # fmt: skip
 
 
@@ -25,30 +27,13 @@ class TreeError(QuablaError, TypeError, ValueError):
     """Trees whose structures do not fit together, or a dict whose keys cannot be sorted."""
 
 
-class _Order:
-    """The order in which a dict's keys were inserted: carried along in a structure, but no part of its equality."""
-
-    __slots__ = ("keys",)
-
-    def __init__(self, keys: tuple[Any, ...] | None) -> None:
-        self.keys = keys
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Order)
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Order, (self.keys,)
-
+Path = tuple[str, ...]
 
 # The kind of a leaf. A structure ("spec") is a nested tuple, so that comparing and hashing run in C: a leaf is `LEAF`,
 # a container `(class, meta, children, order)`, where the meta is the sorted keys of a dict (and a defaultdict's
 # factory), else None.
 LEAF = "*"
-_SORTED = _Order(None)
-_NONE = (type(None), None, (), _SORTED)
+_NONE = (type(None), None, (), SORTED)
 
 
 class TreeDef:
@@ -160,12 +145,12 @@ def _flatten_sequence(x: Any, append: Callable[[Any], None]) -> Any:
             children.append(LEAF)
         else:
             children.append(flattener(c, append))
-    return (type(x), None, tuple(children), _SORTED)
+    return (type(x), None, tuple(children), SORTED)
 
 
 def _flatten_dict(x: Any, append: Callable[[Any], None]) -> Any:
     inserted = tuple(x)
-    ordered, order = _KEY_ORDERS.get(inserted) or _key_order(inserted)
+    ordered, order = KNOWN.get(inserted) or _key_order(inserted)
     children = []
     for k in ordered:
         c = x[k]
@@ -185,7 +170,7 @@ def _flatten_defaultdict(x: Any, append: Callable[[Any], None]) -> Any:
 
 def _flatten_dataclass(x: Any, append: Callable[[Any], None]) -> Any:
     values = [getattr(x, name) for name in _field_names(type(x))]
-    return (type(x), None, _flatten_sequence(values, append)[2], _SORTED)
+    return (type(x), None, _flatten_sequence(values, append)[2], SORTED)
 
 
 def _flatten_none(x: Any, append: Callable[[Any], None]) -> Any:
@@ -218,24 +203,15 @@ _FLATTENERS: dict[type, Flattener | None] = {
 }
 _flattener = _FLATTENERS.get
 
-# Keys in the order of insertion -> sorted, for keys that are strings (1 and True would be one entry).
-_KEY_ORDERS: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Order]] = {}
 
-
-def _key_order(inserted: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Order]:
+def _key_order(inserted: tuple[Any, ...]) -> tuple[tuple[Any, ...], Order]:
     try:
-        ordered = tuple(sorted(inserted))
+        return sort_keys(inserted)
     except TypeError:
         kinds = ", ".join(sorted({type(k).__name__ for k in inserted}))
         raise TreeError(
             f"the keys of a dict must sort, got {list(inserted)} of types {kinds}; use keys of one type, such as str"
         ) from None
-    found = (ordered, _SORTED if ordered == inserted else _Order(inserted))
-    if all(type(k) is str for k in inserted):
-        if len(_KEY_ORDERS) > 4096:
-            _KEY_ORDERS.clear()
-        _KEY_ORDERS[inserted] = found
-    return found
 
 
 _FIELDS: dict[type, tuple[str, ...]] = {}
@@ -258,19 +234,48 @@ def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
         The list of leaves, and a `TreeDef` from which `unflatten` rebuilds the tree.
 
     Raises:
-        TreeError: the keys of a dict cannot be sorted.
+        TreeError: the keys of a dict cannot be sorted, or a container holds itself.
 
     Example:
         >>> import quabla as qb
         >>> qb.tree.flatten([1, {"b": 2, "a": (3, None)}])
         ([1, 3, 2], TreeDef([*, {'b': *, 'a': (*, None)}]))
     """
-    leaves: list[Any] = []
+    found: list[Any] = []
     flattener = _flattener(type(tree), _flatten_unknown)
     if flattener is None:
         return [tree], _LEAF_DEF
-    spec = flattener(tree, leaves.append)
-    return leaves, TreeDef(spec, len(leaves))
+    try:
+        spec = flattener(tree, found.append)
+    except RecursionError:
+        raise TreeError(too_deep(tree, _is_container, _field_names)) from None
+    return found, TreeDef(spec, len(found))
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of a tree in order: the first result of `flatten`.
+
+    Arguments and errors as for `flatten`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.tree.leaves({"b": 1, "a": [2, None]})
+        [2, 1]
+    """
+    return flatten(tree)[0]
+
+
+def structure(tree: Any) -> TreeDef:
+    """The structure of a tree: the second result of `flatten`.
+
+    Arguments and errors as for `flatten`.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.tree.structure([1, (2, 3)]) == qb.tree.structure([4, (5, 6)])
+        True
+    """
+    return flatten(tree)[1]
 
 
 # --- putting together -------------------------------------------------------------------------------------------------
@@ -364,8 +369,6 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 # --- names of places --------------------------------------------------------------------------------------------------
-
-Path = tuple[str, ...]
 
 
 def paths(treedef: TreeDef) -> list[Path]:
@@ -525,6 +528,7 @@ def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
 
     Returns:
         A line per place, with its path, what was expected there and what came; "" where there is no difference.
+
 
     Example:
         >>> from quabla import tree

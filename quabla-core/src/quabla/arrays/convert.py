@@ -54,7 +54,7 @@ def array(obj: Any, dtype: Any = None) -> Any:
         Tensor([[1., 2.],
                 [3., 4.]])
         >>> qb.array([True, False]).dtype, qb.array(2.0, dtype=qb.float32).dtype
-        (quabla.bool, quabla.float32)
+        (quabla.bool_, quabla.float32)
     """
     made = as_array(obj, dtype, "array")
     return (

@@ -72,7 +72,7 @@ def full(shape: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: An
     Example:
         >>> import quabla as qb
         >>> qb.full((2,), 0.5).tolist(), qb.full((2,), True).dtype
-        ([0.5, 0.5], quabla.bool)
+        ([0.5, 0.5], quabla.bool_)
     """
     if (value is _MISSING) == (fill_value is _MISSING):
         raise TypeError("full: give the value once, as in full(shape, value)")

@@ -239,6 +239,11 @@ class Tensor(_Base):
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __buffer__(self, flags: int) -> memoryview:
+        """The elements, read-only and without a copy: `memoryview(x)`, from Python 3.12 on."""
+        array: Any = self.numpy()
+        return memoryview(array)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         # NumPy's operators call these ufuncs: with an array on the left, Python asks NumPy first.
         names = OPERATORS.get(ufunc)

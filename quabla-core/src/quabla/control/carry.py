@@ -14,7 +14,7 @@ from quabla.ops.structure import cast
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.staging import name_of, take_apart
 
-__all__ = ["Carry", "keep", "settle", "take_carry"]
+__all__ = ["Carry", "begin", "keep", "settle", "take_carry"]
 
 
 @dataclass(slots=True)
@@ -42,6 +42,16 @@ def take_carry(where: str, init: Any) -> Carry:
     """
     call = take_apart(_named(where), (weak_numbers(init),), {})
     return Carry(call.treedef.children[0].children[0], call.arrays)
+
+
+def begin(where: str, init: Any) -> Any:
+    """The initial carry of a loop whose steps run one by one: arrays, as within a trace.
+
+    Raises:
+        DtypeError: a leaf is no array.
+    """
+    taken = take_carry(where, init)
+    return taken.put_together(taken.arrays)
 
 
 def _named(where: str) -> Callable[..., Any]:
@@ -121,8 +131,8 @@ def same_structure(where: str, fun: Any, carry: Carry, result: Any) -> None:
         )
 
 
-def keep(where: str, fun: Any, before: Any, after: Any) -> None:
-    """Check a step that ran on concrete arrays: it is held to what a traced one is.
+def keep(where: str, fun: Any, before: Any, after: Any) -> Any:
+    """The carry after a step that ran on concrete arrays: the step is held to what a traced one is.
 
     Args:
         where: the loop, for messages.
@@ -130,13 +140,19 @@ def keep(where: str, fun: Any, before: Any, after: Any) -> None:
         before: the carry that it took.
         after: the carry that it returned.
 
+    Returns:
+        That carry, as arrays of the types that it had.
+
     Raises:
         ShapeError: another structure or shape.
         DtypeError: another dtype, or a leaf that is no array.
     """
     if type(before) is type(after) is Tensor and before.aval is after.aval:
-        return
+        return after
     taken, returned = take_carry(where, before), take_carry(where, after)
     same_structure(where, fun, taken, returned.treedef)
+    kept = []
     for i, (x, y) in enumerate(zip(taken.arrays, returned.arrays, strict=True)):
-        _agreed(where, fun, taken, i, x.aval, y.aval)
+        wanted = _agreed(where, fun, taken, i, x.aval, y.aval)
+        kept.append(y if y.aval is wanted else cast(y, wanted.dtype, wanted.weak))
+    return returned.put_together(kept)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quabla import tree
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import committed
@@ -39,6 +40,8 @@ from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import name_of, stage, take_apart
 
 __all__ = ["cond", "cond_op"]
+
+_NUMERIC = (bool, int, float, np.ndarray, np.generic)
 
 
 def _evaluate(
@@ -179,6 +182,14 @@ cond_op = define(
 )
 
 
+def _taken(branch: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """The result of a branch that is known to be taken: numbers have become arrays, as within a trace."""
+    return tree.map(
+        lambda x: operand(x, "cond") if isinstance(x, _NUMERIC) else x,
+        branch(*operands),
+    )
+
+
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """`true_fun(*operands)` if `pred` holds, else `false_fun(*operands)`; only that branch is computed.
 
@@ -207,7 +218,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     """
     functions("cond", true_fun=true_fun, false_fun=false_fun)
     if type(pred) is bool:
-        return (true_fun if pred else false_fun)(*operands)
+        return _taken(true_fun if pred else false_fun, operands)
     if type(pred) in (int, float):
         raise DtypeError(
             f"cond: the predicate must be bool, got the number {pred!r}; compare it, as in pred != 0.0"
@@ -223,7 +234,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
             "elementwise with quabla.where, or map cond with quabla.vmap"
         )
     if type(p) is Tensor:
-        return (true_fun if p.numpy().item() else false_fun)(*operands)
+        return _taken(true_fun if p.numpy().item() else false_fun, operands)
     call = take_apart(true_fun, operands, {})
     yes, no = (
         stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True)  # type: ignore[misc]

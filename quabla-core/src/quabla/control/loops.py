@@ -11,7 +11,7 @@ import numpy as np
 from quabla import tree
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.arrays.tracer import TraceTensor
-from quabla.control.carry import Carry, keep, same_structure, settle, take_carry
+from quabla.control.carry import Carry, begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import Parts, index_aval
 from quabla.control.regions import functions, is_traced, results
 from quabla.control.scan import bind_scan
@@ -148,12 +148,12 @@ def fori_loop(
     low, high = _count("fori_loop", "lower", lower), _count("fori_loop", "upper", upper)
     _few("fori_loop", high - low)
     if high <= low:
-        return init_val
+        return begin("fori_loop", init_val)
     if unroll or not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
-        carry = init_val
+        carry = begin("fori_loop", init_val)
         for i in range(low, high):
-            before, carry = carry, body_fun(i if unroll else _concrete_index(i), carry, *operands)
-            keep("fori_loop", body_fun, before, carry)
+            after = body_fun(i if unroll else _concrete_index(i), carry, *operands)
+            carry = keep("fori_loop", body_fun, carry, after)
         return carry
     taken = take_carry("fori_loop", init_val)
     given = take_apart(body_fun, tuple(operands), {})
@@ -237,15 +237,14 @@ def _length(f: Any, slices: Any, length: Any) -> int:
 def _unrolled(
     f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Sequence[Any], unroll: bool
 ) -> Any:
-    carry, ys = init, []
+    carry, ys = begin("scan", init), []
     for i in range(length):
         index = i if unroll else _concrete_index(i)
         x = index if xs is None else slices.put_together([getitem(a, i) for a in slices.arrays])[0][0]
         out = f(carry, x, *operands)
         if not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise DtypeError(f"scan: {name_of(f)} must return a pair (carry, result), it returned {out!r}")
-        keep("scan", f, carry, out[0])
-        carry, y = out
-        ys.append(results(f, y))
+        carry = keep("scan", f, carry, out[0])
+        ys.append(results(f, out[1]))
     stacked = [stack([arrays[j] for arrays, _ in ys]) for j in range(len(ys[0][0]))]
     return carry, ys[0][1].put_together(stacked)

@@ -8,7 +8,7 @@ from typing import Any
 from quabla import tree
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
-from quabla.control.carry import keep, same_structure, settle, take_carry
+from quabla.control.carry import begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import index_aval
 from quabla.control.regions import functions, is_traced, merge_captures, results
 from quabla.control.while_op import bind_while
@@ -136,14 +136,13 @@ def _predicate(cond_fun: Any, value: Any) -> Any:
 
 
 def _eager(cond_fun: Any, body_fun: Any, init: Any, operands: Sequence[Any], max_steps: int | None) -> Any:
-    carry, steps = init, 0
+    carry, steps = begin("while_loop", init), 0
     while max_steps is None or steps < max_steps:
         go = _predicate(cond_fun, cond_fun(carry, *operands))
         if type(go) is TraceTensor:
             raise DtypeError("while_loop: the predicate escaped its trace; please report this")
         if not go.numpy().item():
             break
-        before, carry = carry, body_fun(carry, *operands)
-        keep("while_loop", body_fun, before, carry)
+        carry = keep("while_loop", body_fun, carry, body_fun(carry, *operands))
         steps += 1
     return carry

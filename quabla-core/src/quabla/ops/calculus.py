@@ -7,6 +7,7 @@ from typing import Any
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import floating_operand, operand, promote
 from quabla.ops.elementwise import add, mul, sub
+from quabla.ops.shape import concat
 from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over, zeros_like
 from quabla.shapes import normalize_axis, whole
 
@@ -20,16 +21,18 @@ def _along(x: Any, start: int, stop: int, axis: int) -> Any:
     return strided_slice(x, low, high, (1,) * x.ndim)
 
 
-def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
+def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """The differences of neighbours, x[i + 1] - x[i], along an axis, `n` times.
 
     Args:
         x: floating array of rank 1 or more.
         n: how many times.
         axis: along which axis.
+        prepend: what goes before `x` along the axis: a number, or an array of the shape of `x` but for that axis.
+        append: likewise, after `x`.
 
     Returns:
-        An array with `n` elements fewer along the axis.
+        An array with `n` elements fewer along the axis than `x` and what is joined to it.
 
     Raises:
         ShapeError: there are not more than `n` elements along the axis, `n` is negative, or the axis is out of range.
@@ -38,9 +41,14 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
         >>> import quabla as qb
         >>> qb.diff(qb.array([1.0, 4.0, 9.0])).tolist(), qb.diff(qb.array([1.0, 4.0, 9.0]), n=2).tolist()
         ([3.0, 5.0], [2.0])
+        >>> qb.diff(qb.array([1.0, 4.0, 9.0]), prepend=0.0).tolist()
+        [1.0, 3.0, 5.0]
     """
     x = floating_operand(x, "diff")
     a = normalize_axis(axis, x.ndim, "diff")
+    ends = [end if end is None else _end(end, x, a) for end in (prepend, append)]
+    parts = [part for part in (ends[0], x, ends[1]) if part is not None]
+    x = concat(parts, a) if len(parts) > 1 else x
     try:
         times = whole(n)
     except TypeError:
@@ -54,6 +62,12 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
         m = x.shape[a]
         x = sub(_along(x, 1, m, a), _along(x, 0, m - 1, a))
     return x
+
+
+def _end(end: Any, x: Any, axis: int) -> Any:
+    """What `diff` joins to `x`: a number once along the axis, an array as it is."""
+    end = operand(end, "diff")
+    return end if end.ndim else broadcast(end, (*x.shape[:axis], 1, *x.shape[axis + 1 :]), ())
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:

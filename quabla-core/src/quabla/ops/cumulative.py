@@ -216,18 +216,18 @@ cumprod_op: Op = define(
 # --- what users call --------------------------------------------------------------------------------------------------
 
 
-def _of(op: Op, x: Any, axis: int | None) -> Any:
+def _of(op: Op, x: Any, axis: int | None, reverse: bool) -> Any:
     x = operand(x, op.name)
     if x.dtype is bool_:
         raise DtypeError(
             f"{op.name}: takes a floating operand, got {x.aval}; convert it with .astype(quabla.float64)"
         )
     if axis is None:
-        return _running(op, (reshape_to(x, (x.size,)),), 0, False)
-    return _running(op, (x,), normalize_axis(axis, x.ndim, op.name), False)
+        return _running(op, (reshape_to(x, (x.size,)),), 0, bool(reverse))
+    return _running(op, (x,), normalize_axis(axis, x.ndim, op.name), bool(reverse))
 
 
-def cumsum(x: Any, axis: int | None = None) -> Any:
+def cumsum(x: Any, axis: int | None = None, reverse: bool = False) -> Any:
     """The running sums of the elements of `x`: at each place the sum of all elements up to it.
 
     float32 elements are accumulated in float64, and each sum is rounded once.
@@ -235,6 +235,7 @@ def cumsum(x: Any, axis: int | None = None) -> Any:
     Args:
         x: floating array or number.
         axis: the axis along which to sum; None sums the elements in row-major order, as a vector.
+        reverse: whether to sum from the end: at each place the sum of all elements from it on.
 
     Returns:
         An array of the shape and dtype of `x`; a vector if `axis` is None.
@@ -249,10 +250,10 @@ def cumsum(x: Any, axis: int | None = None) -> Any:
         >>> qb.cumsum(x).tolist(), qb.cumsum(x, axis=0).tolist()
         ([1.0, 3.0, 6.0, 10.0], [[1.0, 2.0], [4.0, 6.0]])
     """
-    return _of(cumsum_op, x, axis)
+    return _of(cumsum_op, x, axis, reverse)
 
 
-def cumprod(x: Any, axis: int | None = None) -> Any:
+def cumprod(x: Any, axis: int | None = None, reverse: bool = False) -> Any:
     """The running products of the elements of `x`: at each place the product of all elements up to it.
 
     float32 elements are accumulated in float64. The derivative is right where elements are zero, too. Arguments and
@@ -265,4 +266,4 @@ def cumprod(x: Any, axis: int | None = None) -> Any:
         >>> qb.grad(lambda x: qb.cumprod(x)[-1])(qb.array([2.0, 0.0, 3.0])).tolist()
         [0.0, 6.0, 0.0]
     """
-    return _of(cumprod_op, x, axis)
+    return _of(cumprod_op, x, axis, reverse)

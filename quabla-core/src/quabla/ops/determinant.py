@@ -10,7 +10,7 @@ polynomial itself for S. Below that rank the derivatives up to the third are zer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -203,14 +203,21 @@ def det(x: Any) -> Any:
     return bind(det_op, (x,), {"regular": False})
 
 
-def slogdet(x: Any) -> tuple[Any, Any]:
+class SlogdetResult(NamedTuple):
+    """What `slogdet` returns: the sign of the determinant, and the logarithm of its magnitude."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def slogdet(x: Any) -> SlogdetResult:
     """The sign and the logarithm of the magnitude of the determinant, which neither overflow nor underflow.
 
     Args:
         x: floating matrices `(..., n, n)`.
 
     Returns:
-        Two arrays `(...)`: the sign, -1, 0 or 1, and the logarithm, -inf for a singular matrix.
+        Two arrays `(...)`: `sign`, -1, 0 or 1, and the logarithm `logabsdet`, -inf for a singular matrix.
 
     Raises:
         ShapeError: `x` is not square.
@@ -224,4 +231,4 @@ def slogdet(x: Any) -> tuple[Any, Any]:
     """
     x = operand(x, "slogdet")
     square("slogdet", x.aval)
-    return bind(slogdet_op, (x,), {})  # type: ignore[no-any-return]
+    return SlogdetResult(*bind(slogdet_op, (x,), {}))

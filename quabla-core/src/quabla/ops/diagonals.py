@@ -143,19 +143,22 @@ def kron(x: Any, y: Any) -> Any:
     return reshape_to(mul(outer, inner), tuple(m * n for m, n in zip(a, b, strict=True)))
 
 
-def cross(x: Any, y: Any, axis: int = -1) -> Any:
+def cross(x: Any, y: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
     """The cross product of vectors of three components, along an axis; the other axes broadcast.
 
     Args:
-        x: array with extent 3 along `axis`.
-        y: likewise.
-        axis: the axis of the components, in both operands and the result.
+        x: array with extent 3 along `axisa`.
+        y: array with extent 3 along `axisb`.
+        axisa: the axis of the components of `x`.
+        axisb: the axis of the components of `y`.
+        axisc: the axis of the components of the result.
+        axis: the axis of the components in all three, in place of `axisa`, `axisb` and `axisc`.
 
     Returns:
         An array of the broadcast shape.
 
     Raises:
-        ShapeError: the extent along `axis` is not 3, or the shapes do not broadcast.
+        ShapeError: the extent along the axis of the components is not 3, or the shapes do not broadcast.
 
     Example:
         >>> import quabla as qb
@@ -163,10 +166,12 @@ def cross(x: Any, y: Any, axis: int = -1) -> Any:
         [0.0, 0.0, 1.0]
     """
     x, y = promote((x, y), "cross")
-    for v in (x, y):
-        if v.ndim == 0 or v.shape[normalize_axis(axis, v.ndim, "cross")] != 3:
-            raise ShapeError(f"cross: takes vectors of three components along axis {axis}, got {v.aval}")
-    x, y = (permute(v, _moved(v.ndim, axis)) for v in (x, y))
+    if axis is not None:
+        axisa = axisb = axisc = axis
+    for v, at in ((x, axisa), (y, axisb)):
+        if v.ndim == 0 or v.shape[normalize_axis(at, v.ndim, "cross")] != 3:
+            raise ShapeError(f"cross: takes vectors of three components along axis {at}, got {v.aval}")
+    x, y = permute(x, _moved(x.ndim, axisa)), permute(y, _moved(y.ndim, axisb))
     shape = broadcast_shapes("cross", x.shape, y.shape)
     (x0, x1, x2), (y0, y1, y2) = (
         [strided_slice(v, (*[0] * (v.ndim - 1), i), (*v.shape[:-1], i + 1), (1,) * v.ndim) for i in range(3)]
@@ -175,7 +180,7 @@ def cross(x: Any, y: Any, axis: int = -1) -> Any:
     parts = [sub(mul(x1, y2), mul(x2, y1)), sub(mul(x2, y0), mul(x0, y2)), sub(mul(x0, y1), mul(x1, y0))]
     out = concatenate(parts, len(shape) - 1)
     back = list(range(out.ndim - 1))
-    back.insert(normalize_axis(axis, out.ndim, "cross"), out.ndim - 1)
+    back.insert(normalize_axis(axisc, out.ndim, "cross"), out.ndim - 1)
     return permute(out, tuple(back))
 
 

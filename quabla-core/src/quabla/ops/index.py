@@ -10,7 +10,7 @@ import numpy as np
 from quabla.arrays.refusals import user_line
 from quabla.arrays.tracer import TraceTensor
 from quabla.dtypes import bool_
-from quabla.errors import ShapeError, TracerError, UnsupportedOperationError
+from quabla.errors import PositionError, ShapeError, TracerError, UnsupportedOperationError
 from quabla.ops.apply import operand
 from quabla.ops.positions import as_positions, concrete
 from quabla.ops.structure import permute, reshape_to, strided_slice
@@ -44,8 +44,8 @@ def getitem(x: Any, key: Any) -> Any:
         An array with the selected elements. Its gradient adds up over repeated positions.
 
     Raises:
-        IndexError: a position known while tracing is out of range or no whole number, there are more indices than axes,
-            or a mask of another shape than the axes that it covers.
+        PositionError: a position known while tracing is out of range or no whole number, there are more indices than
+            axes, or a mask of another shape than the axes that it covers.
         ShapeError: a slice or mask selects nothing, or arrays of positions do not broadcast.
         TracerError: a slice or mask depends on a traced value.
         UnsupportedOperationError: an index is a single bool.
@@ -130,11 +130,11 @@ def _expanded(x: Any, key: Any) -> list[Any]:
     for item in given:
         used += item.array.ndim if _is_mask(item) else item is not None and item is not Ellipsis
     if used > x.ndim:
-        raise IndexError(
+        raise PositionError(
             f"getitem: {used} indices for an array {x.aval} with {x.ndim} dimension{'s' * (x.ndim != 1)}"
         )
     if sum(item is Ellipsis for item in given) > 1:
-        raise IndexError("getitem: an index may hold '...' only once")
+        raise PositionError("getitem: an index may hold '...' only once")
     if not any(item is Ellipsis for item in given):
         given.append(Ellipsis)
     items: list[Any] = []
@@ -160,7 +160,7 @@ def _where(mask: np.ndarray, axis: int, x: Any) -> list[_Positions]:
     """The positions at which a mask is true, per axis of it."""
     covered = x.shape[axis : axis + mask.ndim]
     if mask.shape != covered:
-        raise IndexError(
+        raise PositionError(
             f"getitem: a mask of shape {mask.shape} does not fit {x.aval}, whose extents from axis {axis} are {covered}"
         )
     if not mask.any():
@@ -185,11 +185,7 @@ def _checked(item: Any, x: Any) -> Any:
     if item is None or item is Ellipsis or type(item) is int:
         return item
     if isinstance(item, bool | np.bool_):
-        raise UnsupportedOperationError(
-            f"getitem: a bool as an index of an array {x.aval} is not supported; use integers, slices, '...', None, "
-            "arrays of positions or masks, or select with where",
-            op="getitem",
-        )
+        raise _bool_index(x)
     if type(item) is TraceTensor:
         if item.aval.dtype is bool_:
             raise TracerError(
@@ -203,22 +199,32 @@ def _checked(item: Any, x: Any) -> Any:
     ):
         array = concrete(item, "getitem")
         assert array is not None
-        if array.ndim == 0 and array.dtype != np.bool_:
+        if array.ndim == 0 and array.dtype == np.bool_:
+            raise _bool_index(x)
+        if array.ndim == 0:
             return int(array) if array.dtype.kind in "iuf" and float(array).is_integer() else array
         return _Positions(array, array)
     return item
+
+
+def _bool_index(x: Any) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        f"getitem: a bool as an index of an array {x.aval} is not supported; use integers, slices, '...', None, "
+        "arrays of positions or masks, or select with where",
+        op="getitem",
+    )
 
 
 def _position(item: Any, n: int, axis: int, x: Any) -> int:
     try:
         i = operator.index(item)
     except TypeError:
-        raise IndexError(
+        raise PositionError(
             f"getitem: an index is an integer, a slice, '...', None or an array of positions, got {item!r} for "
             f"axis {axis} of {x.aval}"
         ) from None
     if not -n <= i < n:
-        raise IndexError(
+        raise PositionError(
             f"getitem: index {i} is out of range for axis {axis} with {n} elements (array {x.aval})"
         )
     return i % n
@@ -228,9 +234,12 @@ def _bounds(item: slice, n: int, axis: int, x: Any) -> tuple[int, int, int]:
     try:
         return item.indices(n)
     except (TypeError, ValueError):
-        raise IndexError(
-            f"getitem: slice {_shown(item)} of axis {axis} of {x.aval}: positions are integers and the step is not 0"
-        ) from None
+        what = "the step of a slice cannot be zero" if _is_zero(item.step) else "positions are integers"
+        raise PositionError(f"getitem: slice {_shown(item)} of axis {axis} of {x.aval}: {what}") from None
+
+
+def _is_zero(step: Any) -> bool:
+    return isinstance(step, int | np.integer) and step == 0
 
 
 def _shown(item: slice) -> str:

@@ -333,16 +333,14 @@ def solve(a: Any, b: Any) -> Any:
     return _system("solve", a, b, apply_solve)
 
 
-def triangular_solve(
-    a: Any, b: Any, *, lower: bool = False, trans: Any = 0, unit_diagonal: bool = False
-) -> Any:
+def triangular_solve(a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False) -> Any:
     """The solution `x` of `a @ x = b` for a triangular matrix `a`.
 
     Args:
         a: floating matrices `(..., n, n)`, of which only one triangle is read.
         b: right-hand sides, as for `solve`.
-        lower: whether `a` is lower triangular.
         trans: 0 or "N" for `a @ x = b`, 1 or "T" for `aᵀ @ x = b`.
+        lower: whether `a` is lower triangular.
         unit_diagonal: whether the diagonal is taken to be 1, and not read.
 
     Returns:

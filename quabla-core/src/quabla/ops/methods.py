@@ -18,15 +18,20 @@ from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView, slice_bounds, view_of
 from quabla.ir.op import Op
 from quabla.ops import (
+    angles,
     compare,
     cumulative,
     diagonals,
     elementwise,
+    hyperbolic,
     index,
+    linalg,
+    logarithms,
     matmul,
     powers,
     reduce,
     rounding,
+    special,
     statistics,
     structure,
 )
@@ -218,6 +223,20 @@ class Methods:
         _unary(elementwise.softplus),
     )
     stop_gradient = _unary(elementwise.stop_gradient)
+    tan, arcsin, arccos, arctan = (
+        _unary(f) for f in (angles.tan, angles.arcsin, angles.arccos, angles.arctan)
+    )
+    sinh, cosh = _unary(hyperbolic.sinh), _unary(hyperbolic.cosh)
+    arcsinh, arccosh, arctanh = (
+        _unary(f) for f in (hyperbolic.arcsinh, hyperbolic.arccosh, hyperbolic.arctanh)
+    )
+    expm1, log1p, log2, log10 = (
+        _unary(f) for f in (logarithms.expm1, logarithms.log1p, logarithms.log2, logarithms.log10)
+    )
+    floor, ceil, cbrt = _unary(rounding.floor), _unary(rounding.ceil), _unary(logarithms.cbrt)
+    erf, erfc = _unary(special.erf), _unary(special.erfc)
+    atan2, fmod = _binary(angles.atan2), _binary(rounding.fmod)
+    solve, cholesky = _binary(linalg.solve), _unary(linalg.cholesky)
 
     sum, mean, norm = _reduction(reduce.sum), _reduction(reduce.mean), _reduction(reduce.norm)
     max, min = _reduction(reduce.max), _reduction(reduce.min)
@@ -229,11 +248,11 @@ class Methods:
         """The same as `x ** exponent`."""
         return _power(self, exponent)
 
-    def var(self, axis: Any = None, keepdims: bool = False, *, ddof: float = 0) -> Any:
+    def var(self, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Any:
         """The same as `quabla.var(x, axis, keepdims, ddof=ddof)`."""
         return statistics.var(self, axis, keepdims, ddof=ddof)
 
-    def std(self, axis: Any = None, keepdims: bool = False, *, ddof: float = 0) -> Any:
+    def std(self, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Any:
         """The same as `quabla.std(x, axis, keepdims, ddof=ddof)`."""
         return statistics.std(self, axis, keepdims, ddof=ddof)
 
@@ -282,13 +301,13 @@ class Methods:
         """The same as `quabla.argsort(x, axis)`."""
         return sorting.argsort(self, axis)
 
-    def cumsum(self, axis: int | None = None) -> Any:
-        """The same as `quabla.cumsum(x, axis)`."""
-        return cumulative.cumsum(self, axis)
+    def cumsum(self, axis: int | None = None, reverse: bool = False) -> Any:
+        """The same as `quabla.cumsum(x, axis, reverse)`."""
+        return cumulative.cumsum(self, axis, reverse)
 
-    def cumprod(self, axis: int | None = None) -> Any:
-        """The same as `quabla.cumprod(x, axis)`."""
-        return cumulative.cumprod(self, axis)
+    def cumprod(self, axis: int | None = None, reverse: bool = False) -> Any:
+        """The same as `quabla.cumprod(x, axis, reverse)`."""
+        return cumulative.cumprod(self, axis, reverse)
 
     def ravel(self) -> Any:
         """The same as `quabla.ravel(x)`."""

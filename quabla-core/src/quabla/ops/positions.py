@@ -22,7 +22,7 @@ from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor, bind
 from quabla.arrays.view import TensorView
 from quabla.dtypes import bool_, float64, int64
-from quabla.errors import DtypeError, ShapeError, TracerError
+from quabla.errors import DtypeError, PositionError, ShapeError, TracerError
 from quabla.ir.op import Each, Op, Sample, define
 from quabla.ops.compare import isnan_op, less
 from quabla.ops.elementwise import add_op, maximum, minimum, mul_op, where_op
@@ -219,13 +219,13 @@ def checked(i: np.ndarray, extent: int, where: str, what: str) -> np.ndarray:
     """Concrete positions along an axis of `extent`, as int64 from 0.
 
     Raises:
-        IndexError: some are no integers, or out of range.
+        PositionError: some are no integers, or out of range.
     """
     if i.dtype.kind == "f":
         whole = np.isfinite(i)
         whole &= np.trunc(np.where(whole, i, 0.0)) == i
         if not whole.all():
-            raise IndexError(
+            raise PositionError(
                 f"{where}: {float(i[~whole].flat[0])!r} is not a position along {what}; positions are whole numbers: "
                 "round them"
             )
@@ -233,7 +233,7 @@ def checked(i: np.ndarray, extent: int, where: str, what: str) -> np.ndarray:
     i = i.astype(np.int64)
     outside = (i < -extent) | (i >= extent)
     if outside.any():
-        raise IndexError(
+        raise PositionError(
             f"{where}: position {int(i[outside].flat[0])} is out of range for {what} with {extent} elements"
         )
     return np.where(i < 0, i + extent, i)
@@ -243,7 +243,7 @@ def concrete(i: Any, where: str) -> np.ndarray | None:
     """The elements of positions or a mask that are known while tracing; None for a traced array.
 
     Raises:
-        IndexError: what is no array: ragged lists, say.
+        PositionError: what is no array: ragged lists, say.
         TracerError: a list that holds traced values.
     """
     if type(i) is TraceTensor:
@@ -255,7 +255,7 @@ def concrete(i: Any, where: str) -> np.ndarray | None:
             f"{where}: a list of positions holds traced values; join them with quabla.stack{user_line()}"
         ) from None
     except (TypeError, ValueError) as error:
-        raise IndexError(f"{where}: {i!r} is not an array of positions: {error}") from None
+        raise PositionError(f"{where}: {i!r} is not an array of positions: {error}") from None
 
 
 def as_positions(i: Any, extent: int, where: str, what: str) -> Any:
@@ -268,7 +268,7 @@ def as_positions(i: Any, extent: int, where: str, what: str) -> Any:
         what: the axis, in words.
 
     Raises:
-        IndexError: concrete positions that are no integers, or out of range; what is no array.
+        PositionError: concrete positions that are no integers, or out of range; what is no array.
         TracerError: a list that holds traced values.
         DtypeError: what is not numeric.
         ShapeError: no positions at all.

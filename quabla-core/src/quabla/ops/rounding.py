@@ -236,11 +236,12 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     return operand(out, "clip")
 
 
-def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """`x` with NaN and infinities replaced, elementwise. Where one is replaced, the derivative is 0.
 
     Args:
         x: floating array or number.
+        copy: of no effect, as arrays do not change; it stands where NumPy has it.
         nan: what stands for NaN.
         posinf: what stands for inf; the largest number of the dtype if None.
         neginf: what stands for -inf; the smallest number of the dtype if None.

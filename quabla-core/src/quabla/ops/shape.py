@@ -17,7 +17,7 @@ from quabla.ops.structure import broadcast, cast, concatenate, permute, reshape_
 from quabla.shapes import as_shape, broadcast_shapes, normalize_axes, normalize_axis, whole
 
 __all__ = [
-    "astype", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis", "ravel", "repeat", "reshape", "roll",
+    "astype", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis", "ravel", "reshape", "roll",
     "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
 ]  # fmt: skip
 
@@ -252,36 +252,6 @@ def broadcast_to(x: Any, shape: int | Sequence[int]) -> Any:
     return broadcast(x, target)
 
 
-def repeat(x: Any, repeats: int, axis: int | None = None) -> Any:
-    """Each element of `x` several times in a row.
-
-    Args:
-        x: array or number.
-        repeats: how often, the same for every element.
-        axis: the axis to repeat along; of the flattened array if None.
-
-    Returns:
-        An array whose extent along `axis` is `repeats` times as large.
-
-    Raises:
-        ShapeError: `repeats` is below 1, or the axis is out of range.
-
-    Example:
-        >>> import quabla as qb
-        >>> qb.repeat(qb.array([1.0, 2.0]), 2).tolist()
-        [1.0, 1.0, 2.0, 2.0]
-    """
-    x = operand(x, "repeat")
-    (count,) = as_shape(_whole(repeats, "repeat", "repeats"), "repeat")
-    if axis is None:
-        x, at = reshape_to(x, (x.size,)), 0
-    else:
-        at = normalize_axis(axis, x.ndim, "repeat")
-    head, n, tail = x.shape[:at], x.shape[at], x.shape[at + 1 :]
-    dims = (*range(at + 1), *range(at + 2, x.ndim + 1))
-    return reshape_to(broadcast(x, (*head, n, count, *tail), dims), (*head, n * count, *tail))
-
-
 def tile(x: Any, reps: int | Sequence[int]) -> Any:
     """Copies of `x` side by side.
 
@@ -402,12 +372,12 @@ def _shapes(xs: Sequence[Any]) -> str:
     return ", ".join(str(x.shape) for x in xs)
 
 
-def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
+def split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     """`x` cut into parts along an axis.
 
     Args:
         x: array.
-        sections: the number of equal parts, or the positions of the cuts.
+        indices_or_sections: the number of equal parts, or the positions of the cuts.
         axis: the axis to cut.
 
     Returns:
@@ -424,10 +394,10 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     x = operand(x, "split")
     at = normalize_axis(axis, x.ndim, "split")
     n = x.shape[at]
-    if isinstance(sections, (tuple, list)):
-        cuts = [0, *(_whole(c, "split", "a position") for c in sections), n]
+    if isinstance(indices_or_sections, (tuple, list)):
+        cuts = [0, *(_whole(c, "split", "a position") for c in indices_or_sections), n]
     else:
-        parts = _whole(sections, "split", "the number of parts")
+        parts = _whole(indices_or_sections, "split", "the number of parts")
         if parts < 1 or n % parts:
             raise ShapeError(f"split: {n} elements along axis {at} do not divide into {parts} equal parts")
         cuts = list(range(0, n + 1, n // parts))

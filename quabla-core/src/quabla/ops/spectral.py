@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -149,7 +149,14 @@ eigh_op: Op = define(
 # --- what users call --------------------------------------------------------------------------------------------------
 
 
-def eigh(x: Any) -> tuple[Any, Any]:
+class EighResult(NamedTuple):
+    """What `eigh` returns: the eigenvalues in ascending order, and the eigenvectors as columns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+def eigh(x: Any) -> EighResult:
     """The eigenvalues and eigenvectors of symmetric matrices.
 
     Args:
@@ -177,7 +184,7 @@ def eigh(x: Any) -> tuple[Any, Any]:
     """
     (x,) = promote((operand(x, "eigh"),), "eigh")
     square("eigh", x.aval)
-    return bind(eigh_op, (x,), {})  # type: ignore[no-any-return]
+    return EighResult(*bind(eigh_op, (x,), {}))
 
 
 def eigvalsh(x: Any) -> Any:

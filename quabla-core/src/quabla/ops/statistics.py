@@ -50,7 +50,7 @@ def _part(x: Any, start: int, stop: int) -> Any:
     return strided_slice(x, (*[0] * (x.ndim - 1), start), (*x.shape[:-1], stop), (1,) * x.ndim)
 
 
-def var(x: Any, axis: Axes = None, keepdims: bool = False, *, ddof: float = 0) -> Any:
+def var(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Any:
     """The mean squared distance of the elements of `x` from their mean, of all or along some axes.
 
     Args:
@@ -76,7 +76,7 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, *, ddof: float = 0) -
     return kept(_variance(x, axes, ddof, "var"), x.shape, axes, keepdims)
 
 
-def std(x: Any, axis: Axes = None, keepdims: bool = False, *, ddof: float = 0) -> Any:
+def std(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Any:
     """The square root of `var`. The derivative where all elements are equal is 0, as that of `norm` at 0.
 
     Arguments and errors as for `var`.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from quabla.arrays.tensor import wrap
-from quabla.errors import ShapeError
+from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import operand
 from quabla.ops.elementwise import add, mul
 from quabla.ops.positions import as_positions, gather, inside
 from quabla.ops.structure import broadcast, inverse_permutation, permute, reshape_to
-from quabla.shapes import broadcast_shapes, normalize_axis
+from quabla.shapes import as_shape, broadcast_shapes, normalize_axis, whole
 
-__all__ = ["at_positions", "take", "take_along_axis"]
+__all__ = ["at_positions", "repeat", "take", "take_along_axis"]
 
 Shape = tuple[int, ...]
 
@@ -35,7 +36,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> Any:
         positions.
 
     Raises:
-        IndexError: positions known while tracing that are no whole numbers, or out of range.
+        PositionError: positions known while tracing that are no whole numbers, or out of range.
         ShapeError: `axis` is out of range, or there are no positions.
         DtypeError: positions that are bool or not numeric.
 
@@ -68,7 +69,7 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Any:
         An array of the shape of `indices`, broadcast with that of `x` except along `axis`.
 
     Raises:
-        IndexError: positions known while tracing that are no whole numbers, or out of range.
+        PositionError: positions known while tracing that are no whole numbers, or out of range.
         ShapeError: the numbers of axes differ, the shapes do not broadcast, or `axis` is out of range.
         DtypeError: positions that are bool or not numeric.
 
@@ -125,3 +126,52 @@ def at_positions(x: Any, axes: Shape, positions: list[Any], where: str) -> tuple
         for i, n in zip(positions[1:], extents[1:], strict=True):
             flat = add(mul(flat, wrap(np.array(n, np.int64))), inside(i, n))
     return gather(x, broadcast(flat, shape), at), at, len(shape)
+
+
+def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Any:
+    """Each element of `x` several times in a row.
+
+    Args:
+        x: array or number.
+        repeats: how often, one integer for all elements or one for each along the axis; some may be 0.
+        axis: the axis to repeat along; of the flattened array if None.
+
+    Returns:
+        An array whose extent along `axis` is the sum of the repeats.
+
+    Raises:
+        ShapeError: an integer is negative, all are 0, there are not as many as elements, or the axis is out of range.
+        DtypeError: `repeats` are no integers.
+
+    Example:
+        >>> import quabla as qb
+        >>> qb.repeat(qb.array([1.0, 2.0]), 2).tolist(), qb.repeat(qb.array([1.0, 2.0]), [1, 3]).tolist()
+        ([1.0, 1.0, 2.0, 2.0], [1.0, 2.0, 2.0, 2.0])
+    """
+    x = operand(x, "repeat")
+    if axis is None:
+        x, at = reshape_to(x, (x.size,)), 0
+    else:
+        at = normalize_axis(axis, x.ndim, "repeat")
+    counts = _counts(repeats)
+    head, n, tail = x.shape[:at], x.shape[at], x.shape[at + 1 :]
+    if len(counts) == 1:
+        (count,) = as_shape(counts[0], "repeat")
+        dims = (*range(at + 1), *range(at + 2, x.ndim + 1))
+        return reshape_to(broadcast(x, (*head, n, count, *tail), dims), (*head, n * count, *tail))
+    if len(counts) != n:
+        raise ShapeError(f"repeat: {len(counts)} repeats for the {n} elements along axis {at} of {x.aval}")
+    if min(counts) < 0 or not any(counts):
+        raise ShapeError(
+            f"repeat: repeats are 0 or more and not all 0, got {counts}; empty arrays are not supported"
+        )
+    return take(x, np.repeat(np.arange(n), counts), at)
+
+
+def _counts(repeats: Any) -> tuple[int, ...]:
+    """The repeats as integers: one, or one for each element."""
+    try:
+        given = repeats.tolist() if isinstance(repeats, np.ndarray) else repeats
+        return tuple([whole(n) for n in (given if isinstance(given, list | tuple) else (given,))])
+    except TypeError:
+        raise DtypeError(f"repeat: repeats are integers, got {repeats!r}") from None

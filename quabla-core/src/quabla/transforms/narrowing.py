@@ -1,4 +1,4 @@
-"""The warning that a device computes float64 in float32: one per function, whichever way the function is compiled."""
+"""The warning that a device computes float64 in float32: one per function and device, whichever way it gets there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def warn_of_float64(
 
     Args:
         name: the function, for the message.
-        program: what is compiled; it remembers the warning.
+        program: what is compiled; it remembers for which devices it was the occasion.
         backend: the backend of the device.
         device: the device.
         asked: the device that the user asked for; the default device is nobody's choice, and warns of nothing.
-        said: whether another program of the same function was the occasion already.
+        said: whether another program of the same function was the occasion already, for this device.
 
     Returns:
         Whether it has been said now, here or before.
@@ -34,12 +34,13 @@ def warn_of_float64(
     # What the default device can do is no question, and to ask it would import pydantic.
     if said or asked is None or backend.platform == registry.DEFAULT:
         return said
-    if program.memo.get(_SAID):
+    devices = program.memo.setdefault(_SAID, set())
+    if device in devices:
         return True
     double = any(a.dtype is float64 and not a.weak for a in (*program.in_avals, *program.out_avals))
     if not double or backend.capabilities.native_float64:
         return False
-    program.memo[_SAID] = True
+    devices.add(device)
     warnings.warn(
         f"{name}: the device {device!r} computes float64 in float32, so results have about 7 digits; "
         "pass float32 arrays (x.astype('float32')) to say so, or use the device 'cpu'",

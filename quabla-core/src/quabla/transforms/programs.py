@@ -298,13 +298,13 @@ class Executable:
         """Run the program.
 
         Args:
-            inputs: an array per input name. Further names are ignored.
+            inputs: an array per input name, and nothing else.
 
         Returns:
             An array, or a list of arrays where the program's results are ordered.
 
         Raises:
-            ShapeError: a name is missing, or a shape is another than that of the input.
+            ShapeError: a name is missing or is no input, or a shape is another than that of the input.
             DtypeError: a dtype is another, or `inputs` is no mapping of names to arrays.
         """
         where = self.program.name
@@ -323,6 +323,12 @@ class Executable:
                     f"{where}: input {name!r} is a traced value; inside a trace call the Program, not the Executable"
                 )
             arrays.append(x)
+        if len(inputs) > len(arrays):
+            names = self.program.input_names
+            surplus = ", ".join([repr(name) for name in inputs if name not in names])
+            raise ShapeError(
+                f"{where}: there is no input {surplus}; the inputs are {', '.join(map(repr, names)) or 'none'}"
+            )
         outs = self._inner(*arrays)
         return list(outs) if self.program.ordered else outs[0]
 
@@ -429,6 +435,8 @@ def _spec(spec: Any) -> tuple[str, ShapeDtype]:
 def _check_name(where: str, name: Any, taken: Sequence[str]) -> None:
     if not isinstance(name, str) or not name:
         raise DtypeError(f"{where}: an input name is a string that is not empty, got {name!r}")
+    if name.startswith("__quabla_"):
+        raise ShapeError(f"{where}: the input name {name!r} is reserved, as all that begin with '__quabla_'")
     if name in taken:
         raise ShapeError(f"{where}: the input {name!r} already exists; names must differ")
 
