@@ -73,7 +73,8 @@ def test_an_export_outlives_its_tensor(make: Any) -> None:
     del t
     gc.collect()
     noise = [qb.array(np.full(1000, float(i))) for i in range(50)]
-    assert alive() is None
+    # From Python 3.12 on NumPy asks for the buffer, and a buffer holds the object that exports it.
+    assert (alive() is None) == (sys.version_info < (3, 12))
     assert a.tolist() == list(range(1000))
     assert view.tolist() == list(range(10, 20))
     del noise
