@@ -167,5 +167,5 @@ def test_the_buffer_of_an_array(data: Any) -> None:
     assert np.shares_memory(np.asarray(view), x.numpy())
     with pytest.raises(ValueError, match="read-only"):
         np.asarray(view)[...] = 0.0
-    with pytest.raises((BufferError, TypeError), match="writable|read-only"):
+    with pytest.raises((BufferError, TypeError), match=r"writable|read-only"):
         ctypes.c_char.from_buffer(x)  # asks for memory that it may write to
