@@ -16,10 +16,23 @@ import quabla as qb
 
 A = qb.array
 MODULE = """
+from dataclasses import dataclass
+
 import quabla as qb
 
 def f(x):
     return qb.sum(qb.sin(x) * x)
+
+def power_sum(x, power):
+    return qb.sum(x**power)
+
+@dataclass(frozen=True)
+class Model:
+    scale: float
+
+    @qb.checkpoint
+    def energy(self, x):
+        return f(x) * self.scale
 
 @qb.jit
 def named(x):
@@ -56,6 +69,9 @@ transformed = {
     "jacobian": qb.jacobian(qb.grad(f), chunk_size=2),
     "static": qb.jit(f, static_argnames=("x",)),
 }
+
+checkpointed = qb.checkpoint(f)
+scaled = qb.checkpoint(power_sum, static_argnums=1)
 """
 
 
@@ -88,6 +104,24 @@ def test_a_decorated_function_is_pickled_by_its_name(module: Any) -> None:
         assert pickle.loads(pickle.dumps(g)) is g
     slopes = [qb.jit(qb.grad(g)) for g in (module.own_rule, module.own_pullback)]
     assert [g(2.0).item() for g in pickle.loads(pickle.dumps(slopes))] == [7.0, 5.0]
+
+
+def test_a_checkpoint_is_pickled_however_it_was_made(module: Any) -> None:
+    x = A([0.5, 2.0])
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        back = pickle.loads(pickle.dumps(module.checkpointed, protocol))
+        assert (
+            back is not module.checkpointed and repr(back) == repr(module.checkpointed) == "<checkpoint(f)>"
+        )
+        assert qb.grad(back)(x).tolist() == qb.grad(module.f)(x).tolist()
+        scaled = pickle.loads(pickle.dumps(module.scaled, protocol))
+        assert qb.grad(lambda x, g=scaled: g(x, 3))(x).tolist() == [0.75, 12.0]
+    slope = pickle.loads(pickle.dumps(qb.jit(qb.grad(module.checkpointed))))
+    np.testing.assert_allclose(np.asarray(slope(x)), np.asarray(qb.grad(module.f)(x)), rtol=1e-15)
+    assert pickle.loads(pickle.dumps(module.Model.energy)) is module.Model.energy
+    twice = qb.grad(module.Model(2.0).energy)(x)
+    np.testing.assert_allclose(np.asarray(twice), 2.0 * np.asarray(qb.grad(module.f)(x)), rtol=1e-15)
+    assert copy.deepcopy([module.checkpointed])[0] is module.checkpointed
 
 
 def test_another_process_gets_the_function(

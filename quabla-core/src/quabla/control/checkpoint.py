@@ -8,8 +8,9 @@ the first computed again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from quabla.shapes import aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.forward import jvp_values, replay
 from quabla.transforms.reverse import vjp_values
-from quabla.transforms.staging import name_of, stage, take_apart
+from quabla.transforms.staging import by_name, name_of, stage, take_apart
 
 __all__ = ["checkpoint", "checkpoint_op"]
 
@@ -162,20 +163,40 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
         1.0
     """
     functions("checkpoint", fun=fun)
-    static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    return Checkpointed(fun, (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums))
 
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        call = take_apart(fun, args, kwargs, (), static)
+
+@final
+class Checkpointed:
+    """What `checkpoint` returns: like a function, and pickled like a transformed one."""
+
+    def __init__(self, fun: Callable[..., Any], static: tuple[int, ...]) -> None:
+        self.static = static
+        self.__name__ = f"checkpoint({name_of(fun)})"
+        self.__doc__ = getattr(fun, "__doc__", None)
+        self.__wrapped__ = fun
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        fun = self.__wrapped__
+        call = take_apart(fun, args, kwargs, (), self.static)
         if not is_traced(call.arrays):
             return fun(*args, **kwargs)
         staged = stage(fun, call, region=True)
         outs = bind(checkpoint_op, (*call.arrays, *staged.captures), {"fun": staged.program})
         return staged.result.put_together(outs)
 
-    checkpointed.__name__ = f"checkpoint({name_of(fun)})"
-    checkpointed.__doc__ = fun.__doc__
-    # Under the name by which pickle finds it, if it is a decorator.
-    checkpointed.__module__ = getattr(fun, "__module__", checkpointed.__module__)
-    checkpointed.__qualname__ = getattr(fun, "__qualname__", checkpointed.__name__)
-    checkpointed.__wrapped__ = fun  # type: ignore[attr-defined]
-    return checkpointed
+    def __repr__(self) -> str:
+        return f"<{self.__name__}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        # As a decorator in a class body it is a method, like a function.
+        return self if instance is None else functools.partial(self, instance)
+
+    def __copy__(self) -> Checkpointed:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Checkpointed:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name(self.__wrapped__, self) or (Checkpointed, (self.__wrapped__, self.static))
