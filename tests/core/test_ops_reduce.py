@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import quabla as qb
 from quabla.arrays.tensor import Tensor, wrap
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops import reduce
@@ -100,7 +103,29 @@ def test_float32_stays_float32() -> None:
         assert f(x, 1).dtype.name == "float32"
 
 
-@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "norm"])
+@pytest.mark.parametrize("axis", [None, 0, (0, 1)])
+@pytest.mark.parametrize("name", ["sum", "mean"])
+def test_truth_values_are_counted(name: str, axis: Any) -> None:
+    mask = np.random.default_rng(3).random((4, 3, 2)) < 0.4
+    f = lambda m: getattr(qb, name)(m, axis)
+    expected = getattr(np, name)(mask, axis)
+    for got in (f(qb.array(mask)), qb.jit(f)(qb.array(mask)), getattr(qb.array(mask), name)(axis)):
+        assert got.dtype is qb.float64
+        np.testing.assert_array_equal(np.asarray(got), expected)
+    lanes = qb.vmap(getattr(qb, name))(qb.array(mask))
+    np.testing.assert_array_equal(np.asarray(lanes), getattr(np, name)(mask, (1, 2)))
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32])
+def test_a_count_adopts_the_dtype_of_what_it_meets(dtype: Any) -> None:
+    x = qb.array([1.0, 2.0, 4.0], dtype)
+    f = lambda x: qb.sum(qb.where(x > 1.5, x, 0.0)) / qb.sum(x > 1.5)
+    for through in (f, qb.jit(f)):
+        assert through(x).dtype is dtype and through(x).item() == 3.0
+    assert qb.grad(f)(x).tolist() == [0.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("name", ["max", "min", "norm"])
 def test_bools_are_refused_where_they_make_no_sense(name: str) -> None:
     with pytest.raises(DtypeError, match=rf"^{name}: .*bool\[2\].*astype.*any or all"):
         getattr(reduce, name)(tensor([True, False]))

@@ -140,6 +140,12 @@ def arithmetic(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
     return x, normalize_axes(axis, x.ndim, where)
 
 
+def _counted(x: Any, where: str) -> Any:
+    """The operand, with 1 and 0 in place of truth values."""
+    x = operand(x, where)
+    return cast(x, float64, weak=True) if x.dtype is bool_ else x
+
+
 def kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
     """`out`, with extents 1 in place of the reduced axes if they are kept."""
     return reshape_to(out, tuple(1 if a in axes else n for a, n in enumerate(shape))) if keepdims else out
@@ -152,18 +158,19 @@ def _reduce(op: Op, x: Any, axes: Shape, keepdims: bool) -> Any:
 def sum(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
     """The sum of the elements of `x`, or the sums along some axes.
 
-    float32 elements are accumulated in more than float32.
+    float32 elements are accumulated in more than float32. Truth values are counted: the number of those that hold is a
+    float64 that adopts the dtype of what it meets, as a Python number does.
 
     Args:
-        x: floating array or number.
+        x: floating or bool array or number.
         axis: the axis or axes to sum over; all of them if None.
         keepdims: whether the summed axes stay, with extent 1.
 
     Returns:
-        An array without the summed axes, of the dtype of `x`.
+        An array without the summed axes, of the dtype of `x`, or float64.
 
     Raises:
-        DtypeError: `x` is bool.
+        DtypeError: `x` is no array or number. The functions that refer to this one, except `mean`, refuse bool, too.
         ShapeError: an axis is out of range or named twice.
 
     Example:
@@ -171,13 +178,17 @@ def sum(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         >>> x = qb.array([[1.0, 2.0], [3.0, 4.0]])
         >>> qb.sum(x).item(), qb.sum(x, axis=0).tolist(), qb.sum(x, axis=1, keepdims=True).shape
         (10.0, [4.0, 6.0], (2, 1))
+        >>> qb.sum(x > 1.5).item()
+        3.0
     """
-    x, axes = arithmetic(x, axis, "sum")
+    x, axes = arithmetic(_counted(x, "sum"), axis, "sum")
     return kept(sum_over(x, axes), x.shape, axes, keepdims)
 
 
 def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
-    """The arithmetic mean of the elements of `x`, or the means along some axes. Arguments and errors as for `sum`.
+    """The arithmetic mean of the elements of `x`, or the means along some axes; of truth values the share that holds.
+
+    Arguments and errors as for `sum`.
 
     Example:
         >>> import quabla as qb
@@ -185,7 +196,7 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
         >>> qb.mean(x).item(), qb.mean(x, axis=0).tolist()
         (2.75, [2.0, 3.5])
     """
-    x, axes = arithmetic(x, axis, "mean")
+    x, axes = arithmetic(_counted(x, "mean"), axis, "mean")
     count = math.prod([x.shape[a] for a in axes])
     return kept(divided(sum_over(x, axes), count), x.shape, axes, keepdims)
 
