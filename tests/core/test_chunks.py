@@ -1,7 +1,7 @@
 """`chunk_size` of `vmap`, `jacobian`, `hessian`: the same results in the memory of a chunk.
 
-On the CPU the bits are the same. On the reference backend products are NumPy's, whose last bits depend on how many
-lanes there are.
+On the CPU the bits are the same (`tests/cpu/test_chunk_bits.py` has long sums). On the reference backend products are
+NumPy's, whose last bits depend on how many lanes there are.
 """
 
 from __future__ import annotations

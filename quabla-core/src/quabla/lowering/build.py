@@ -153,6 +153,7 @@ def _product(item: Item) -> Product:
             n.insert(len([x for x in n if x.out > axis.out]), axis)
         else:
             kept.append(axis)
+    outermost = _outside(lhs.shape, left.strides, lc) and _outside(rhs.shape, right.strides, rc)
     return Product(
         merge_axes(kept),
         merge_axes(m),
@@ -164,4 +165,12 @@ def _product(item: Item) -> Product:
         right.offset,
         item.buffer,
         item.dtype,
+        outermost=outermost,
     )
+
+
+def _outside(shape: Shape, strides: Shape, terms: Shape) -> bool:
+    """Whether some axes of an array are outside of all others in memory; so are those along which nothing moves."""
+    least = min([abs(strides[a]) for a in terms if shape[a] > 1], default=0)
+    inner = [abs(s) for a, (n, s) in enumerate(zip(shape, strides, strict=True)) if n > 1 and a not in terms]
+    return not least or all([s <= least for s in inner])

@@ -98,6 +98,8 @@ class Group:
             if buffer in self.sums or (access.written and buffer in self.later_reads):
                 return False
             if access.sums:
+                if not access.outermost:  # the sum of an example of a batch: see `transforms/chunks.py`
+                    return False
                 nbytes = buffer.size * buffer.dtype.itemsize
                 if nbytes > 4 * self.limits.close:  # one for each span would be much memory
                     return False

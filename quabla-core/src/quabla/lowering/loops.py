@@ -136,6 +136,7 @@ class Product(NamedTuple):
 
     The result is contiguous. Axes of extent 1 are dropped and neighbours merged where all strides allow it. With `more`
     the sums are added to what is in `out` already. The result is a part of `out` where another product makes the rest.
+    `outermost` says whether k is outside of all other axes in the memory of both operands.
     """
 
     batch: tuple[Axis, ...]
@@ -150,6 +151,7 @@ class Product(NamedTuple):
     dtype: dtype
     more: bool = False
     out_offset: int = 0
+    outermost: bool = False
 
 
 class Call(NamedTuple):

@@ -12,6 +12,7 @@ every large step on its own. Sizes decide, never a clock or the number of thread
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -134,10 +135,15 @@ def _alone(step: Step, temporary: Temporary, limits: Limits) -> Step:
             continue
         if best is None or n >= best[0]:  # of two as long, the last: vectors run along it
             best = n, rows
-    if best is None or best[0] < 2 * limits.alone:
+    if best is None:
         return step
     count, rows = best
-    spans = _power_of_two(min(limits.summed, count // limits.alone))
+    least = limits.alone
+    if count < 2 * least and isinstance(step, Kernel):  # few rows may be long ones
+        least = max(2, math.ceil(0.5 * limits.worth * count / cost(step)))
+    if count < 2 * least:
+        return step
+    spans = _power_of_two(min(limits.summed, count // least))
     return _made([(step, rows)], count, spans, count, temporary, [])[0]
 
 

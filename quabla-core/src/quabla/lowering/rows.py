@@ -22,6 +22,7 @@ class Access(NamedTuple):
         within: whether the rows are the consecutive parts of the whole buffer, each of `pace` elements, and a row
             touches nothing but its own part.
         sums: whether it is a sum over rows.
+        outermost: whether the rows of such a sum are outside of all axes that are kept, in their order and in memory.
     """
 
     buffer: Buffer
@@ -29,6 +30,7 @@ class Access(NamedTuple):
     pace: int
     within: bool
     sums: bool = False
+    outermost: bool = False
 
 
 def rows_of(step: Kernel | Product, count: int) -> Iterator[Rows]:
@@ -60,13 +62,19 @@ def _kernel_accesses(kernel: Kernel, rows: Rows, count: int) -> list[Access]:
         if isinstance(e, (Apply, Scalar)):
             continue
         if isinstance(e, Reduce) and a in e.axes:
-            found.append(Access(e.buffer, True, 0, False, True))
+            found.append(Access(e.buffer, True, 0, False, True, _outermost(kernel, a, e.axes)))
             continue
         pace = e.strides[a] * per
         bounded = isinstance(e, Load) and bool(e.bounds)
         within = not bounded and _within(e.buffer, e.offset, extents, e.strides, pace, count)
         found.append(Access(e.buffer, not isinstance(e, Load), pace, within))
     return found
+
+
+def _outermost(kernel: Kernel, a: int, summed: frozenset[int]) -> bool:
+    kept = [b for b in range(len(kernel.domain)) if b not in summed]
+    loads = [e.strides for e in kernel.body if isinstance(e, Load) and e.strides[a]]
+    return all([b > a and all([abs(s[b]) <= abs(s[a]) for s in loads]) for b in kept])
 
 
 def _product_accesses(p: Product, rows: Rows, count: int) -> list[Access]:
@@ -86,7 +94,7 @@ def _product_accesses(p: Product, rows: Rows, count: int) -> list[Access]:
     ):
         written = which == 3
         if written and rows.of == "k":
-            found.append(Access(buffer, True, 0, False, True))
+            found.append(Access(buffer, True, 0, False, True, p.outermost))
             continue
         pace = mine[which] * rows.per
         within = _within(buffer, offset, extents, [axis[which] for axis in axes], pace, count)

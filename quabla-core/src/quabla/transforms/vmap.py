@@ -168,8 +168,9 @@ def vmap(
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
         chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also in gradients, at
-            the cost of a loop; at least two. On the CPU the results have the same bits, except in sums of thousands of
-            products and in gradients of unmapped arguments: there they are the same up to rounding.
+            the cost of a loop; at least two. On the CPU the results have the same bits for arguments that are mapped
+            over their first axis, however long the sums in `fun` are. Gradients, and results where a later axis is
+            mapped or `jit` sees how the arguments are computed, are the same up to rounding.
 
     Returns:
         A function of arguments that have the mapped axes, all of one size.
