@@ -22,8 +22,6 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from .. import engine, text
-from . import hugeangle
-from .lanes import Lanes
 
 __all__ = [
     "ARITY",
@@ -91,8 +89,10 @@ def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str 
     label = symbol(name, dtype, lanes)
     if not module.defines(label):
         _define(module, label, name, dtype, lanes, linkage)
-        if hugeangle.SYMBOL in module.undefined():
-            hugeangle.define(module, linkage="internal")
+        if name in _WITH_HELPERS:
+            helpers = _module("hugeangle")
+            if helpers.SYMBOL in module.undefined():
+                helpers.define(module, linkage="internal")
     return label
 
 
@@ -106,6 +106,7 @@ def _define(module: text.Module, label: str, name: str, dtype: str, lanes: int, 
     b = module.function(
         label, returns(name, dtype, lanes), [kind] * ARITY[name], attributes=ATTRIBUTES, linkage=linkage
     )
+    Lanes = _module("lanes").Lanes
     operands = [Lanes(b, argument) for argument in b.arguments]
     own = _module("float32").FUNCTIONS.get(name) if dtype == "f32" else None
     if own is not None:
@@ -204,7 +205,7 @@ _WITH_HELPERS = frozenset(("sin", "cos", "tan", "sincos"))
 
 def _helpers() -> dict[str, int]:
     """The code shared by several functions; in a library of its own."""
-    label = hugeangle.SYMBOL
+    label: str = _module("hugeangle").SYMBOL
     if label not in _addresses:
         linked = engine.link([_helper_object()], [label])
         _libraries.append(linked)
@@ -222,7 +223,7 @@ def _object(name: str, dtype: str, lanes: int) -> bytes:
 
 def _helper_source() -> str:
     module = text.Module(engine.function_attributes())
-    hugeangle.define(module)
+    _module("hugeangle").define(module)
     return module.text()
 
 
