@@ -48,10 +48,10 @@ THEIRS = SimpleNamespace(
 )  # fmt: skip
 OURS = SimpleNamespace(
     **{n: getattr(qb, n) for n in _SAME},
-    **{n: getattr(qb, n) for n in "sigmoid softplus relu silu gelu softmax log_softmax logsumexp erf norm".split()},
+    **{n: getattr(qb, n) for n in "sigmoid softplus relu silu softmax log_softmax logsumexp erf norm".split()},
     **{n: getattr(qb, n) for n in "linalg solve cholesky concat stop_gradient cond fori_loop scan vmap grad".split()},
     **{n: getattr(qb, n) for n in "jvp checkpoint custom_jvp custom_vjp while_loop".split()},
-    where_eye=lambda x: x + qb.eye(x.shape[-1], dtype=x.dtype),
+    gelu=lambda x: qb.gelu(x, approximate=False), where_eye=lambda x: x + qb.eye(x.shape[-1], dtype=x.dtype),
 )  # fmt: skip
 
 Op = Callable[..., Any]

@@ -134,7 +134,7 @@ def test_a_float64_result_computed_partly_in_float32_is_not_narrowed_on_its_way(
 def test_results_without_derivative() -> None:
     f = lambda x: (x > 0.0, A([1.0, 2.0]), 3.0, x[0])
     above, constant, number, first = qb.jacobian(f)(A([1.0, -1.0]))
-    assert above is None
+    assert above.tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert constant.tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert number.tolist() == [0.0, 0.0]
     assert first.tolist() == [1.0, 0.0]
@@ -250,3 +250,22 @@ def test_curvature_of_a_product_of_squares_is_symmetric_in_both_modes() -> None:
     ).numpy()
     np.testing.assert_allclose(forward_over_reverse, forward_over_reverse.T, rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(forward_over_reverse, reverse_over_reverse, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [qb.float64, qb.float32])
+def test_results_that_take_steps_have_blocks_of_zeros(dtype: Any) -> None:
+    x, flag = qb.ones((2, 3), dtype), qb.array(True)
+
+    def f(p: Any) -> Any:
+        return {"mask": p["w"] > 0.0, "sum": qb.sum(p["w"]), "at": qb.astype(p["w"][0], qb.int64)}
+
+    for jacobian in (qb.jacobian(f), qb.jit(qb.jacobian(f))):
+        blocks = jacobian({"w": x, "flag": flag})
+        assert all(block["flag"] is None for block in blocks.values())
+        found = {name: block["w"] for name, block in blocks.items()}
+        assert {b.dtype for b in found.values()} == {dtype}
+        np.testing.assert_array_equal(found["mask"].numpy(), np.zeros((2, 3, 2, 3)))
+        np.testing.assert_array_equal(found["at"].numpy(), np.zeros((3, 2, 3)))
+        np.testing.assert_array_equal(found["sum"].numpy(), np.ones((2, 3)))
+    only = qb.vmap(qb.jacobian(lambda v: v > 0.0))(x)
+    assert only.shape == (2, 3, 3) and not only.numpy().any()

@@ -74,9 +74,11 @@ class Jacobian(Transform):
                     blocks = ways[1](frame, program, primals, wanted, ins, outs, self.chunk)
                 except UnsupportedOperationError:
                     raise refusal from None
-        return self._arranged(call, staged.result, program.out_avals, picked, blocks)
+        return self._arranged(frame, call, staged.result, program.out_avals, picked, blocks)
 
-    def _arranged(self, call: Call, result: Any, out_avals: Any, picked: Sequence[int], blocks: Any) -> Any:
+    def _arranged(
+        self, frame: Frame, call: Call, result: Any, out_avals: Any, picked: Sequence[int], blocks: Any
+    ) -> Any:
         """The blocks as a tree like the result, of trees like the arguments."""
         args_def = call.treedef.children[0]
         positions, avals = call.positions(), call.avals
@@ -85,19 +87,22 @@ class Jacobian(Transform):
             if p in picked and a.dtype.kind == "f":
                 column[i] = len(column)
 
-        def row(blocks_of_output: list[Any] | None) -> Any:
+        def row(out: ShapeDtype, blocks_of_output: list[Any] | None) -> Any:
+            def block(i: int) -> Any:
+                if i not in column:
+                    return None
+                if blocks_of_output is None:  # of a result that takes steps, and so has slope 0
+                    return frame.full(0.0, aval_of((*out.shape, *avals[i].shape), avals[i].dtype))
+                return blocks_of_output[column[i]]
+
             trees = []
             for position in picked:
-                leaves = [
-                    None if blocks_of_output is None or i not in column else blocks_of_output[column[i]]
-                    for i, p in enumerate(positions)
-                    if p == position
-                ]
+                leaves = [block(i) for i, p in enumerate(positions) if p == position]
                 trees.append(tree.unflatten(args_def.children[position], leaves))
             return trees[0] if self.single else tuple(trees)
 
         rows = iter(blocks)
-        return result.put_together([row(next(rows) if a.dtype.kind == "f" else None) for a in out_avals])
+        return result.put_together([row(a, next(rows) if a.dtype.kind == "f" else None) for a in out_avals])
 
 
 def _prefers_reverse(program: Program, ins: Sequence[ShapeDtype], outs: Sequence[ShapeDtype]) -> bool:
@@ -248,7 +253,7 @@ def jacobian(
     Returns:
         A function of the same arguments. For an array result of shape `out` and an array argument of shape `in` it
         returns a block of shape `(*out, *in)`; otherwise a tree like the result, of trees like the argument, of blocks.
-        Bool leaves have None.
+        Bool leaves of the arguments have None, and the blocks of results that are bool or int64 are zero.
 
     Raises:
         ShapeError: `argnums` does not fit the call.
