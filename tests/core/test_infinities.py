@@ -198,3 +198,14 @@ def test_equal_infinities_share() -> None:
     rows = qb.array([[INF, 1.0], [0.0, 0.0], [-INF, -INF]])
     each = qb.jit(qb.grad(lambda x: qb.sum(qb.logsumexp(x, axis=1))))(rows)
     assert each.tolist() == [[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("name", list(MANY))
+def test_derivatives_of_float32_are_float32(name: str) -> None:
+    q, _ = MANY[name]
+    v = np.array([0.5, 2.0, -1.0])
+    wide = qb.grad(q)(qb.array(v))
+    for device in qb.devices():
+        g = qb.jit(qb.grad(q), device=device)(qb.array(v.astype(np.float32)))
+        assert g.dtype is qb.float32
+        np.testing.assert_allclose(g.numpy(), wide.numpy(), rtol=1e-5, atol=1e-6)

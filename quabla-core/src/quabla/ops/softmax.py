@@ -12,7 +12,7 @@ from quabla.ops.apply import operand
 from quabla.ops.compare import equal, isfinite
 from quabla.ops.elementwise import div, exp, log, stand_in, stop_gradient, sub, where
 from quabla.ops.reduce import arithmetic, kept, max, spread
-from quabla.ops.structure import sum_over
+from quabla.ops.structure import cast, sum_over
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
 
@@ -30,7 +30,7 @@ def _shifted(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     shift = spread(where(finite, top, 0.0), x.shape, axes)
     endless = spread(equal(top, math.inf), x.shape, axes)
     limit = where(equal(x, math.inf), 0.0, -math.inf)
-    limit = stand_in(limit, x)
+    limit = stand_in(cast(limit, x.dtype, x.aval.weak), x)
     return where(endless, limit, sub(x, shift)), where(finite, top, where(equal(top, -math.inf), 0.0, top))
 
 
