@@ -145,3 +145,33 @@ def test_bools_in_arithmetic(name: str) -> None:
 def test_functions_of_floats_refuse_integers_in_their_own_name(name: str) -> None:
     with pytest.raises(qb.DtypeError, match=f"^{name}: takes .*int64"):
         getattr(qb, name)(ARRAYS["integers"], 2)
+
+
+# --- decorators with options ------------------------------------------------------------------------------------------
+
+
+def test_transforms_of_what_stands_below_them() -> None:
+    @qb.jit(device="reference", static_argnums=1, max_traces=1)
+    def times(x: Any, n: int) -> Any:
+        return x * n
+
+    @qb.grad(argnums=1)
+    def slope(x: Any, y: Any) -> Any:
+        return x * y**2
+
+    @qb.value_and_grad(argnums=(0, 1), has_aux=True)
+    def both(x: Any, y: Any) -> Any:
+        return x * y, "label"
+
+    assert times(qb.array(2.0), 3).item() == 6.0
+    with pytest.raises(qb.RetraceLimitError):
+        times(qb.array(2.0), 4)
+    assert slope(2.0, 3.0).item() == 12.0
+    (value, aux), (dx, dy) = both(2.0, 5.0)
+    assert (value.item(), aux, dx.item(), dy.item()) == (10.0, "label", 5.0, 2.0)
+
+
+@pytest.mark.parametrize("transform", [qb.jit, qb.grad, qb.value_and_grad])
+def test_none_is_no_function(transform: Any) -> None:
+    with pytest.raises(TypeError, match="function"):
+        transform(None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from functools import partial
+from typing import Any, final, overload
 
 from quabla import tree
 from quabla.arrays.convert import asarray
@@ -17,7 +18,7 @@ from quabla.transforms.direction import forwards
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, stage, take_apart, target
-from quabla.transforms.transform import Transform, normalize_argnums
+from quabla.transforms.transform import LATER, Transform, normalize_argnums
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
 
@@ -164,14 +165,24 @@ def _filled(frame: Frame, ct: TraceTensor | None, aval: ShapeDtype) -> TraceTens
     return frame.full(0.0, aval_of(aval.shape, aval.dtype)) if ct is None else ct
 
 
+@overload
 def grad(
     fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+) -> Callable[..., Any]: ...
+
+
+@overload
+def grad(
+    *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+def grad(fun: Any = LATER, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Any:
     """The gradient of a scalar function.
 
     Args:
         fun: a function of arrays and pytrees of arrays that returns a floating scalar of shape `()`; with `has_aux`, a
-            pair (scalar, anything).
+            pair (scalar, anything). Left out in a decorator with options, as `@quabla.grad(argnums=1)` is one.
         argnums: which positional arguments to differentiate; negative ones count from the end.
         has_aux: whether `fun` returns (value, aux).
 
@@ -193,12 +204,24 @@ def grad(
         >>> qb.grad(qb.grad(qb.sin))(0.0).item()
         -0.0
     """
+    if fun is LATER:
+        return partial(grad, argnums=argnums, has_aux=has_aux)
     return Gradient(fun, argnums, has_aux, with_value=False)
 
 
+@overload
 def value_and_grad(
     fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+) -> Callable[..., Any]: ...
+
+
+@overload
+def value_and_grad(
+    *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+def value_and_grad(fun: Any = LATER, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Any:
     """The value and the gradient of a scalar function. Arguments, shapes and dtypes as for `grad`.
 
     Returns:
@@ -214,6 +237,8 @@ def value_and_grad(
         >>> value.item(), gx.item(), gy.item()
         (10.0, 5.0, 2.0)
     """
+    if fun is LATER:
+        return partial(value_and_grad, argnums=argnums, has_aux=has_aux)
     return Gradient(fun, argnums, has_aux, with_value=True)
 
 

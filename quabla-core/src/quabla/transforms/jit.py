@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, final
+from functools import partial
+from typing import Any, final, overload
 
 from quabla.backends import registry
 from quabla.errors import DtypeError
 from quabla.transforms.aot import Lowered, lower_call
 from quabla.transforms.explain import Explanation, explanation
 from quabla.transforms.staging import name_of
-from quabla.transforms.transform import Transform
+from quabla.transforms.transform import LATER, Transform
 
 __all__ = ["jit"]
 
@@ -80,6 +81,7 @@ class Jitted(Transform):
         return explanation(self)
 
 
+@overload
 def jit(
     fun: Callable[..., Any],
     device: str | None = None,
@@ -87,14 +89,35 @@ def jit(
     max_traces: int = 8,
     *,
     static_argnames: str | tuple[str, ...] = (),
-) -> Jitted:
+) -> Jitted: ...
+
+
+@overload
+def jit(
+    *,
+    device: str | None = None,
+    static_argnums: int | tuple[int, ...] = (),
+    max_traces: int = 8,
+    static_argnames: str | tuple[str, ...] = (),
+) -> Callable[[Callable[..., Any]], Jitted]: ...
+
+
+def jit(
+    fun: Any = LATER,
+    device: str | None = None,
+    static_argnums: int | tuple[int, ...] = (),
+    max_traces: int = 8,
+    *,
+    static_argnames: str | tuple[str, ...] = (),
+) -> Any:
     """Compile a function: the first call for each signature traces it, later ones run native code.
 
     A signature is the structure of the arguments, the shapes and dtypes of the arrays in them, and the values of Python
     numbers and of `static_argnums`. Values that the function closes over are constants of the compiled program.
 
     Args:
-        fun: a function of arrays and pytrees of arrays.
+        fun: a function of arrays and pytrees of arrays; left out in a decorator with options, as
+            `@quabla.jit(max_traces=2)` is one.
         device: "cpu" (also None), or another that `quabla.devices()` lists, such as "name:1". The outermost `jit`
             decides: of a function that is called within another transformed one, in `grad(jit(f, device=...))` too,
             the device is only checked to be there. Write `jit(grad(f), device=...)`.
@@ -118,6 +141,14 @@ def jit(
         >>> f(qb.array([3.0, 4.0])).item()
         25.0
     """
+    if fun is LATER:
+        return partial(
+            jit,
+            device=device,
+            static_argnums=static_argnums,
+            max_traces=max_traces,
+            static_argnames=static_argnames,
+        )
     if device is not None and not isinstance(device, str):
         raise DtypeError(f"jit: device must be a string such as 'cpu', got {device!r}")
     positions, names = _static(fun, static_argnums, static_argnames)

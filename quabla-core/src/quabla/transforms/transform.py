@@ -16,7 +16,10 @@ from quabla.transforms import dispatch
 from quabla.transforms.cache import cache_for
 from quabla.transforms.staging import a_kind, by_name, name_of
 
-__all__ = ["Transform", "normalize_argnums"]
+__all__ = ["LATER", "Transform", "normalize_argnums"]
+
+LATER: Any = object()
+"""In place of a function: it comes later, as what a decorator with options stands above."""
 
 
 class Transform:
