@@ -139,8 +139,8 @@ def _alone(step: Step, temporary: Temporary, limits: Limits) -> Step:
         return step
     count, rows = best
     least = limits.alone
-    if count < 2 * least and isinstance(step, Kernel):  # few rows may be long ones
-        least = max(2, math.ceil(0.5 * limits.worth * count / cost(step)))
+    if isinstance(step, Kernel):  # few rows may be long ones
+        least = max(2, min(least, math.ceil(0.5 * limits.worth * count / cost(step))))
     if count < 2 * least:
         return step
     spans = _power_of_two(min(limits.summed, count // least))
