@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quabla.lowering.buffers import touched
 from quabla.lowering.loops import Buffer, Call, Kernel, Product, Reduce, Rows, Step, Store
+from quabla.lowering.packing import copied
 from quabla.lowering.rows import accesses, rows_of
 from quabla.lowering.work import WORTH, cost
 
@@ -31,6 +32,7 @@ class Limits(NamedTuple):
         close: bytes of sums that stay close at hand from pass to pass.
         chunk: rows of a pass that has sums to add to, at least.
         copied: passes from which products have their matrices copied into a better order.
+        kept: bytes that a panel may keep beside its rows: copies of matrices, and what it hands on.
     """
 
     worth: float = WORTH
@@ -43,6 +45,7 @@ class Limits(NamedTuple):
     close: int = 256 << 10
     chunk: int = 64
     copied: int = 4
+    kept: int = 16 << 20
 
 
 def candidates(steps: Sequence[Step], limits: Limits) -> list[int]:
@@ -59,7 +62,9 @@ def candidates(steps: Sequence[Step], limits: Limits) -> list[int]:
         for n in extents:
             if n >= limits.rows:
                 costs[n] = costs.get(n, 0.0) + work
-    ranked = sorted(costs, key=lambda n: (-costs[n], n))
+    # Of two that the same work has, one that is much finer: 4,096 rows, and not 256 of 16 where a weight is 256 wide.
+    finer = {n: [m for m in costs if m % n == 0 and m >= 4 * n and costs[m] == costs[n]] for n in costs}
+    ranked = sorted(costs, key=lambda n: (-costs[n], max(finer[n], default=n), -n))
     return [n for n in ranked[:6] if costs[n] >= limits.worth / 4]
 
 
@@ -80,6 +85,21 @@ class Group:
         self.later_reads: set[Buffer] = set()
         self.later_writes: set[Buffer] = set()
         self.blamed: dict[int, float] = {}  # by member: the cost of what it kept out
+        self.kept: dict[Any, int] = {}  # bytes beside the rows: copies, and what is handed on
+
+    @property
+    def full(self) -> bool:
+        """Whether the panel would keep so much at once that another one should begin.
+
+        What it keeps is not given back before its end, and two panels use the same memory for that. But what one
+        leaves for the next is written to memory, so an array of rows larger than all that is kept would cost more;
+        and a single copy is never too large: a product alone would do without.
+        """
+        kept = sum(self.kept.values())
+        if kept <= self.limits.kept:
+            return False
+        largest = max([b.size * b.dtype.itemsize for b in self.paces], default=0)
+        return kept > max(largest, *self.kept.values())
 
     def place(self, step: Work) -> Rows | None:
         """Where the rows of a step are, if it can join."""
@@ -119,6 +139,8 @@ class Group:
     def join(self, step: Work, rows: Rows) -> None:
         self.members.append((step, rows))
         self.cost += cost(step)
+        if isinstance(step, Product) and (shared := copied(step, rows)) is not None:
+            self.kept[shared, step.k] = shared.size * shared.dtype.itemsize
         for access in accesses(step, rows, self.count):
             if access.sums:
                 self.sums.add(access.buffer)
@@ -133,6 +155,11 @@ class Group:
         before = (self.paces.keys(), self.sums, self.later_writes)
         if not all(map(used.isdisjoint, before)) or not written.isdisjoint(self.later_reads):
             self.after.append(step)
+            if isinstance(step, Product):  # such as the gradient of a wide weight
+                handed = {b: b.size * b.dtype.itemsize for b in (step.left, step.right) if b in self.paces}
+                # Beside so much work it does not matter that the next panel reads its rows from memory.
+                if cost(step) > 4.0 * sum(handed.values()):
+                    self.kept.update(handed)
             self.later_reads |= used
             self.later_writes |= written
         else:
@@ -162,7 +189,7 @@ def grouped(steps: Sequence[Step], count: int, limits: Limits) -> Group:
         numbers: list[int] = []
         for i, step in enumerate(steps):
             rows = None
-            if isinstance(step, (Kernel, Product)) and i not in barred:
+            if isinstance(step, (Kernel, Product)) and i not in barred and not group.full:
                 rows = group.place(step)
             if rows is None:
                 group.leave(step)

@@ -12,10 +12,23 @@ from typing import Any
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Axis, Buffer, Kernel, Load, Product, Rows, Store, collapse
 
-__all__ = ["packed"]
+__all__ = ["copied", "packed"]
 
 _COLUMN = 256  # bytes of a row of a column: four of the widest vectors
 _FAR = 1024  # bytes between the terms of a sum from which the copy pays
+
+
+def copied(p: Product, rows: Rows) -> Buffer | None:
+    """The operand that all rows share, if a copy of it would pay where there are many passes."""
+    free = p.n if rows.of == "m" else p.m
+    if rows.of not in ("m", "n") or p.batch or len(free) != 1 or len(p.k) != 1:
+        return None
+    which = 2 if rows.of == "m" else 1
+    (f,), (k,) = free, p.k
+    apart = max(abs(f[which]), abs(k[which])) * p.dtype.itemsize
+    if f.extent * p.dtype.itemsize < 2 * _COLUMN or k.extent < 64 or apart < _FAR:
+        return None
+    return p.right if which == 2 else p.left
 
 
 def packed(
@@ -31,17 +44,13 @@ def packed(
         temporary: makes a buffer.
         known: the copies so far.
     """
-    name, which = ("n", 2) if rows.of == "m" else ("m", 1)
-    free = getattr(p, name)
-    if rows.of not in ("m", "n") or p.batch or len(free) != 1 or len(p.k) != 1:
+    buffer = copied(p, rows)
+    if buffer is None:
         return None, [p]
-    (f,), (k,) = free, p.k
+    which, offset, (f,) = (2, p.right_offset, p.n) if rows.of == "m" else (1, p.left_offset, p.m)
+    (k,) = p.k
     width = _COLUMN // p.dtype.itemsize
     count = f.extent // width
-    apart = max(abs(f[which]), abs(k[which])) * p.dtype.itemsize
-    if count < 2 or k.extent < 64 or apart < _FAR:
-        return None, [p]
-    buffer, offset = (p.right, p.right_offset) if which == 2 else (p.left, p.left_offset)
     key = buffer, offset, f[which], k[which], f.extent, k.extent
     kernel, copy = None, known.get(key)
     if copy is None:

@@ -63,19 +63,33 @@ def in_panels(steps: Sequence[Step], temporary: Temporary, limits: Limits = _LIM
 
 
 def _divided(
-    steps: list[Step], temporary: Temporary, readers: dict[Buffer, int], limits: Limits
+    steps: list[Step], temporary: Temporary, readers: dict[Buffer, int], limits: Limits, same: int = 0
 ) -> list[Step]:
-    best: Group | None = None
-    for count in candidates(steps, limits):
-        group = grouped(steps, count, limits)
-        # A product on its own is divided along the axis that suits it best.
-        lonely = len(group.members) == 1 and isinstance(group.members[0][0], Product) and not group.sums
-        if group.cost >= limits.worth and not lonely and (best is None or group.cost > best.cost):
-            best = group
+    """The steps with panels among them; where there is work for it, the next one has `same` rows."""
+    counts = candidates(steps, limits)
+    best = _largest(steps, [same], limits) if same in counts else None
+    if best is None:
+        best = _largest(steps, counts, limits)
     if best is None:
         return [_alone(step, temporary, limits) for step in steps]
     before = _divided(best.before, temporary, readers, limits)
-    return [*before, *_panel(best, temporary, readers), *_divided(best.after, temporary, readers, limits)]
+    panel = _panel(best, temporary, readers)
+    # One that was full has the rest of its work before it.
+    after = _divided(best.after, temporary, readers, limits, best.count if best.full else 0)
+    return [*before, *panel, *after]
+
+
+def _largest(steps: list[Step], counts: Sequence[int], limits: Limits) -> Group | None:
+    """The group that has the most work, if it is worth it."""
+    best: Group | None = None
+    for count in counts:
+        group = grouped(steps, count, limits)
+        # A product on its own is divided along the axis that suits it best, but for one with a large copy.
+        lonely = len(group.members) == 1 and isinstance(group.members[0][0], Product) and not group.sums
+        lonely = lonely and sum(group.kept.values()) <= limits.kept
+        if group.cost >= limits.worth and not lonely and (best is None or group.cost > best.cost):
+            best = group
+    return best
 
 
 # --- the panel --------------------------------------------------------------------------------------------------------
