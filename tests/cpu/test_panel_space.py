@@ -66,7 +66,9 @@ def test_parts_of_sums_do_not_outweigh_the_rows() -> None:
     """Where a weight is so large that its parts would take more than the rows, its gradient is no sum of parts."""
     for rows, width, layers in ((512, 256, 24), (1024, 128, 60), (4096, 256, 16)):
         plan = planned(rows, (width,) * (layers + 1))
-        parts = max(sum(b.size * b.dtype.itemsize for b in p.parts) for p in plan.steps if isinstance(p, Panel))
+        parts = max(
+            sum(b.size * b.dtype.itemsize for b in p.parts) for p in plan.steps if isinstance(p, Panel)
+        )
         assert parts < 2 * 8 * rows * width * layers
         assert plan.workspace < (3 * layers + 8) * 8 * rows * width
 
