@@ -24,7 +24,7 @@ def vectorised(name, dtype="f64", lanes=8):
     """A function of arrays that applies the vector function to blocks of `lanes`."""
     kind, element = text.vector(ELEMENT[dtype], lanes), ELEMENT[dtype]
     module = text.Module(engine.function_attributes())
-    arity, count = vectormath.ARITY[name], 2 if name == "sincos" else 1
+    arity, count = vectormath.ARITY[name], 2 if name in vectormath.PAIRS else 1
     b = module.function("f", "void", ["ptr"] * (arity + count) + ["i64"])
     *pointers, n = b.arguments
     with b.loop(0, n, lanes) as i:
@@ -72,6 +72,7 @@ EXACT = {
     "cos": mpmath.cos,
     "tan": mpmath.tan,
     "tanh": mpmath.tanh,
+    "sech2": lambda x: mpmath.sech(x) ** 2,
     "sinh": mpmath.sinh,
     "cosh": mpmath.cosh,
     "sigmoid": _sigmoid,
@@ -86,7 +87,9 @@ EXACT = {
     "erf": mpmath.erf,
     "erfc": mpmath.erfc,
 }
-UNARY = sorted(name for name in vectormath.NAMES if vectormath.ARITY[name] == 1 and name != "sincos")
+UNARY = sorted(
+    name for name in vectormath.NAMES if vectormath.ARITY[name] == 1 and name not in vectormath.PAIRS
+)
 
 # Where the function is neither trivial nor undefined, and points where its algorithm or its result changes kind.
 DOMAIN = {
@@ -100,7 +103,8 @@ DOMAIN = {
     "sin": (-math.inf, math.inf, [math.pi / 4, 2.0**28]),
     "cos": (-math.inf, math.inf, [math.pi / 4, 2.0**28]),
     "tan": (-math.inf, math.inf, [math.pi / 4, 2.0**28, 2.0**-27]),
-    "tanh": (-22, 22, [0.55, 19.06, 2.0**-28]),
+    "tanh": (-22, 22, [0.55, 19.06, 2.0**-28, 0.17328679, 0.5198603]),
+    "sech2": (-373, 373, [0.17328679, 0.5198603, 311.9, 312.3, 354.2, 372.9, 2.0**-27]),
     "sinh": (-711, 711, [1.0, 710.4758600739439]),
     "cosh": (-711, 711, [710.4758600739439, 2.0**-27]),
     "sigmoid": (-746, 40, [-708.4, -745.1, 36.7]),
@@ -189,11 +193,13 @@ def test_float32_error(name):
     """What is computed in float64 is the exact result rounded; what is computed in float32 keeps the general limit."""
     points = samples(name, "f32", 250)
     error, x, got = worst(name, "f32", points, vectorised(name, "f32", 16)(points))
-    assert error <= (LIMIT if name in float32.FUNCTIONS else 0.51), f"{name}({x!r}) = {got!r}: {error} ulp"
+    assert error <= (LIMIT if name in vectormath.EITHER or name in float32.FUNCTIONS else 0.51), (
+        f"{name}({x!r}) = {got!r}: {error} ulp"
+    )
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32"])
-@pytest.mark.parametrize("name", [*UNARY, "sincos", "power", "arctan2"])
+@pytest.mark.parametrize("name", [*UNARY, *vectormath.PAIRS, "power", "arctan2"])
 def test_every_width_gives_the_same_bits(name, dtype):
     x = np.random.default_rng(3).uniform(-3, 3, 64)
     x[::7] *= 1e9  # the slow path of sin and cos, for some lanes
@@ -228,7 +234,7 @@ def older_cpu(monkeypatch):
 def test_older_machines_compute_the_same_bits(older_cpu, absent, width):
     x = np.random.default_rng(4).uniform(-4, 4, 160)
     x[::9] = np.array(SPECIALS)[: len(x[::9])]
-    names = [*UNARY, "sincos", "power", "arctan2"]
+    names = [*UNARY, *vectormath.PAIRS, "power", "arctan2"]
     operands = {name: (x, x[::-1].copy())[: vectormath.ARITY[name]] for name in names}
     cases = [(name, "f64", 8) for name in names] + [(name, "f32", 16) for name in float32.FUNCTIONS]
     expected = {case: np.array(vectorised(*case)(*operands[case[0]])) for case in cases}
@@ -279,11 +285,27 @@ def test_known_hardest_angle():
     assert abs(expected) < 1e-18
 
 
-def test_sincos_is_sin_and_cos():
-    x = samples("sin", "f64", 400)
-    sine, cosine = vectorised("sincos")(x)
-    np.testing.assert_array_equal(sine, vectorised("sin")(x))
-    np.testing.assert_array_equal(cosine, vectorised("cos")(x))
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("name", vectormath.PAIRS)
+def test_a_function_of_two_results_gives_those_of_both(name, dtype):
+    halves = vectormath.PAIRS[name]
+    x = np.concatenate([samples(half, dtype, 400) for half in halves])
+    for half, got in zip(halves, vectorised(name, dtype)(x), strict=True):
+        np.testing.assert_array_equal(got, vectorised(half, dtype)(x))
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32"])
+@pytest.mark.parametrize("name", ["tanh", "sech2"])
+def test_tanh_and_its_slope_between_their_thresholds(name, dtype):
+    """Where n of the exponential changes, and between: many points, since one formula covers them all."""
+    x = np.concatenate(
+        [np.linspace(0.0, 3.0, 6000), np.geomspace(1e-9, 1.0, 2000), np.linspace(3.0, 20.0, 1000)]
+    )
+    x = x.astype(NUMPY[dtype])
+    y = vectorised(name, dtype)(x)
+    assert (y >= 0.0).all() and (y <= 1.0).all()
+    error, at, got = worst(name, dtype, x, y)
+    assert error <= LIMIT, f"{name}({at!r}) = {got!r}: {error} ulp"
 
 
 def test_float32_angles_of_every_size():
@@ -307,6 +329,7 @@ SPECIALS = [
 ]  # fmt: skip
 
 BY_NUMPY = {
+    "sech2": lambda x: (2 * np.exp(-np.abs(x)) / (1 + np.exp(-2 * np.abs(x)))) ** 2,
     "sigmoid": lambda x: np.where(x < 0, np.exp(np.minimum(x, 0)), 1) / (1 + np.exp(-np.abs(x))),
     "softplus": lambda x: np.logaddexp(x, 0),
     "erf": lambda x: np.array([math.erf(v) for v in x]),

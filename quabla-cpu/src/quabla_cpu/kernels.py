@@ -35,13 +35,18 @@ def write_kernel(code: Code, kernel: Kernel, start: tuple[int, Value] | None = N
         _Nest(code, schedule, start).write()
 
 
-_ANGLES = ("sin", "cos")
+def _halves(body: Sequence[Entry]) -> dict[int, tuple[str, int]]:
+    """The entries that are one of two results of a function of which a kernel wants both: by which, and the result.
 
-
-def _sines_with_cosines(body: Sequence[Entry]) -> frozenset[int]:
-    """The entries of which a kernel takes the sine and the cosine: derivatives of one are the other."""
-    sines, cosines = ({e.args[0] for e in body if type(e) is Apply and e.op == op} for op in _ANGLES)
-    return frozenset(sines & cosines)
+    Derivatives bring them: that of a sine is the cosine, that of tanh is sech2.
+    """
+    applied = {(e.op, e.args[0]): i for i, e in enumerate(body) if type(e) is Apply and e.args}
+    found = {}
+    for pair, (first, second) in vectormath.PAIRS.items():
+        for (op, x), i in applied.items():
+            if op == first and (second, x) in applied:
+                found.update({i: (pair, 0), applied[second, x]: (pair, 1)})
+    return found
 
 
 def _inside(e: Load | Store | Reduce) -> bool:
@@ -100,8 +105,8 @@ class _Nest:
         self.indices: dict[int, Value] = {}  # where along each axis with a loop
         self.masks: list[Value | None] = [None] * len(self.starts)
         self.start_of: dict[int, int] = {}  # reduction -> its outermost loop
-        self.both = _sines_with_cosines(self.body)
-        self.angles: dict[int, tuple[Any, Any]] = {}  # sine and cosine of those of them seen so far
+        self.halves = _halves(self.body)
+        self.seen: dict[tuple[str, int], tuple[Any, Any]] = {}  # both results of those of them seen so far
         self.levels = self._levels()
 
     def _levels(self) -> list[list[int]]:
@@ -237,8 +242,9 @@ class _Nest:
 
     def _entry(self, i: int, level: int) -> None:
         e = self.body[i]
-        if type(e) is Apply and e.args[0] in self.both and e.op in _ANGLES:
-            self.values[i] = self._angle(e.args[0])[_ANGLES.index(e.op)]
+        if type(e) is Apply and i in self.halves:
+            pair, place = self.halves[i]
+            self.values[i] = self._pair(pair, e.args[0])[place]
         elif type(e) is Apply:
             write = POINTWISE[e.op]
             if self.varies[i]:
@@ -256,15 +262,14 @@ class _Nest:
         if self.axis >= 0 and i in self.spread and not self.varies[i]:
             self.vectors[i] = self.b.splat(self.values[i], self.lanes)
 
-    def _angle(self, i: int) -> tuple[Any, Any]:
-        """Sine and cosine of an entry, by one call: either costs as much as both."""
-        found = self.angles.get(i)
+    def _pair(self, name: str, i: int) -> tuple[Any, Any]:
+        """Both results of a function of an entry, by one call: either costs as much as both."""
+        found = self.seen.get((name, i))
         if found is None:
             xs = self.values[i] if self.varies[i] else [self.values[i]]
-            pairs = [vectormath.call(self.b, "sincos", x) for x in xs]
-            sines, cosines = ([self.b.field(pair, k) for pair in pairs] for k in (0, 1))
-            found = (sines, cosines) if self.varies[i] else (sines[0], cosines[0])
-            self.angles[i] = found
+            pairs = [vectormath.call(self.b, name, x) for x in xs]
+            first, second = ([self.b.field(pair, k) for pair in pairs] for k in (0, 1))
+            found = self.seen[name, i] = (first, second) if self.varies[i] else (first[0], second[0])
         return found
 
     def _vector(self, i: int) -> list[Value]:

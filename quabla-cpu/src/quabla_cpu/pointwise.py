@@ -140,7 +140,8 @@ def _math(name: str) -> Writer:
 
 MATH = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "cbrt", "sin", "cos", "tan", "arcsin", "arccos",
-    "arctan", "arctan2", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "sigmoid", "softplus", "erf", "erfc",
+    "arctan", "arctan2", "sinh", "cosh", "tanh", "sech2", "arcsinh", "arccosh", "arctanh", "sigmoid", "softplus", "erf",
+    "erfc",
 )  # fmt: skip
 """Ops that are calls of functions in `vectormath`."""
 

@@ -13,11 +13,14 @@ _CHEAP = frozenset((
     "sign", "stop_gradient", "sub", "where",
 ))  # fmt: skip
 
+_TWINS = {"sin": "cos", "cos": "sin", "tanh": "sech2", "sech2": "tanh"}
+"""Ops of which the second costs little where the first is computed, too."""
+
 
 def delay(items: list[Item]) -> None:
     """Move values to the kernel of their first use where no more values are stored for it."""
     for item in reversed(items):
-        if item.kind != "map" or item.buffer is not None or not item.users:
+        if item.kind != "map" or item.buffer is not None or not item.users or _has_twin(item):
             continue
         if not all([joins and user.kind == "map" for user, joins in item.users]):
             continue
@@ -30,6 +33,16 @@ def delay(items: list[Item]) -> None:
                 more += 1
         if more <= 1:
             item.depth = first
+
+
+def _has_twin(item: Item) -> bool:
+    """Whether the twin of an item is computed in the same kernel."""
+    twin = _TWINS.get(item.op)
+    if twin is None:
+        return False
+    x = item.args[0]
+    together = [u for u, _ in x.item.users if u.depth == item.depth] if isinstance(x, View) else []
+    return any([u.kind == "map" and u.op == twin and u.args[0] == x for u in together])
 
 
 def repeat(items: list[Item]) -> None:

@@ -12,9 +12,9 @@ WORTH = 40_000.0
 """Nanoseconds of one core from which work is divided."""
 
 _SLOW = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sinh", "cosh", "sigmoid",
-    "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc", "power",
-    "cbrt",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh", "sech2", "sinh", "cosh",
+    "sigmoid", "softplus", "arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "erf", "erfc",
+    "power", "cbrt",
 ))  # fmt: skip
 
 

@@ -9,8 +9,7 @@ function exists for float64 (`"f64"`) and float32 (`"f32"`) at any number of lan
 
 Errors are at most 2 units in the last place, subnormal numbers included; NaN, infinities and signed zeros come out as
 in NumPy and C99. Most float32 functions are computed in float64 and rounded once (0.51 units); those called most
-often are computed in float32 (2 units). `sincos`
-returns a struct of two vectors.
+often are computed in float32 (2 units). `sincos` and `tanhsech2` return a struct of two vectors.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -25,9 +25,11 @@ from .. import engine, text
 
 __all__ = [
     "ARITY",
+    "EITHER",
     "MODULES",
     "MathLibrary",
     "NAMES",
+    "PAIRS",
     "call",
     "define",
     "library",
@@ -39,7 +41,8 @@ __all__ = [
 ATTRIBUTES = "nounwind willreturn memory(none)"
 
 MODULES = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh", "tanh", "sigmoid"), "exponential"),
+    **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh", "sigmoid"), "exponential"),
+    **dict.fromkeys(("tanh", "sech2", "tanhsech2"), "tanh"),
     **dict.fromkeys(("log", "log2", "log10", "log1p", "softplus"), "logarithm"),
     **dict.fromkeys(("arcsinh", "arccosh", "arctanh", "power"), "logarithm"),
     **dict.fromkeys(("sin", "cos", "tan", "sincos"), "trigonometric"),
@@ -47,6 +50,12 @@ MODULES = {
     **dict.fromkeys(("erf", "erfc"), "special"),
 }
 """The module of each function in float64; it is imported when the function is written."""
+
+EITHER = frozenset(name for name, module in MODULES.items() if module == "tanh")
+"""The functions that are written once for both precisions: they take an `Exponential` first."""
+
+PAIRS = {"sincos": ("sin", "cos"), "tanhsech2": ("tanh", "sech2")}
+"""The functions with two results, and those that have one of them each."""
 
 ARITY: dict[str, int] = {name: 2 if name in ("power", "arctan2") else 1 for name in MODULES}
 """How many operands each function takes."""
@@ -63,9 +72,9 @@ def symbol(name: str, dtype: str, lanes: int) -> str:
 
 
 def returns(name: str, dtype: str, lanes: int) -> str:
-    """The return type of a function: the vector itself, or a struct of two for `sincos`."""
+    """The return type of a function: the vector itself, or a struct of two for `PAIRS`."""
     kind = text.vector(_ELEMENTS[dtype], lanes)
-    return f"{{ {kind}, {kind} }}" if name == "sincos" else kind
+    return f"{{ {kind}, {kind} }}" if name in PAIRS else kind
 
 
 def define(module: text.Module, name: str, dtype: str, lanes: int, linkage: str = "") -> str:
@@ -108,7 +117,11 @@ def _define(module: text.Module, label: str, name: str, dtype: str, lanes: int, 
     )
     Lanes = _module("lanes").Lanes
     operands = [Lanes(b, argument) for argument in b.arguments]
-    own = _module("float32").FUNCTIONS.get(name) if dtype == "f32" else None
+    if name in EITHER:
+        form = _module("exponential" if dtype == "f64" else "float32").FORM
+        own: Any = partial(getattr(_module(MODULES[name]), name), form)
+    else:
+        own = _module("float32").FUNCTIONS.get(name) if dtype == "f32" else None
     if own is not None:
         made = own(*operands)
     else:
@@ -124,7 +137,7 @@ def _define(module: text.Module, label: str, name: str, dtype: str, lanes: int, 
 def call(b: text.Builder, name: str, *operands: text.Value) -> text.Value:
     """Call a function on operands of type `double`, `float` or vectors of them, declaring it where needed.
 
-    Returns the result; for `sincos`, a struct whose fields 0 and 1 (`builder.field`) are sine and cosine.
+    Returns the result; for `PAIRS`, a struct whose fields 0 and 1 (`builder.field`) are the two.
     """
     if name not in NAMES or len(operands) != ARITY[name]:
         raise ValueError(f"no vector function {name!r} of {len(operands)} operands")

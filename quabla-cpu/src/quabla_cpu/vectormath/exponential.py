@@ -1,4 +1,4 @@
-"""exp, exp2, expm1, tanh, sigmoid, softplus, sinh, cosh.
+"""exp, exp2, expm1, sigmoid, softplus, sinh, cosh.
 
 Argument reduction: x = n ln 2 + r with |r| <= ln 2 / 2, n ln 2 subtracted in two parts (W. J. Cody and W. Waite,
 "Software Manual for the Elementary Functions", 1980); exp(x) = 2**n exp(r).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from .lanes import Bits, Lanes, bit_pattern, estrin, fma, where, where_bits
+from .lanes import Bits, Exponential, Lanes, bit_pattern, estrin, fma, where, where_bits
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = math.log(2.0)
@@ -35,21 +35,6 @@ EXP = (
     2.092438263786068e-09,
 )
 
-# (tanh(x)/x - 1) / x**2 in z = x**2 for |x| <= 0.55; error relative to 1: 2**-60.7.
-TANH = (
-    -0.333333333333333,
-    0.13333333333326813,
-    -0.053968253963865925,
-    0.021869488388725856,
-    -0.008863232646380765,
-    0.0035920924656183853,
-    -0.00145554553928228,
-    0.0005884551627433318,
-    -0.00023340778741471867,
-    8.33527867425502e-05,
-    -1.951640935493446e-05,
-)
-
 # (sinh(x)/x - 1) / x**2 in z = x**2 for |x| <= 1; error relative to 1: 2**-63.2.
 SINH = (
     0.16666666666666669,
@@ -70,6 +55,17 @@ def reduce_exponent(x: Lanes) -> tuple[Lanes, Lanes, Bits, Lanes]:
     r = fma(n, -LN2_LOW, exact)
     lost = fma(n, -LN2_LOW, exact - r)
     return n, r, shifted.bits(), lost
+
+
+FORM = Exponential(
+    lambda x: reduce_exponent(x)[:3],
+    EXP,
+    shift=52,
+    pattern=bit_pattern,
+    least=-750.0,
+    far=2.0**128,
+    farthest=-900.0,
+)
 
 
 def scale(mantissa: Lanes, n: Lanes, n_bits: Bits) -> Lanes:
@@ -117,18 +113,6 @@ def expm1(x: Lanes) -> Lanes:
     rest = fma(half, r, (half - 0.5) - whole)
     y = 2.0 * (whole + fma(half, tail, rest))
     return where(abs(x) < 2.0**-54, x, y)
-
-
-def tanh(x: Lanes) -> Lanes:
-    """A polynomial up to 0.55, where exp(2 x) would cancel; 1 - 2 / (exp(2 x) + 1) beyond; odd."""
-    magnitude = abs(x)
-    z = x * x
-    small = fma(x * z, estrin(z, TANH), x)
-    _, r, n_bits, _ = reduce_exponent(2.0 * magnitude.at_most(22.0))
-    p = r + r * r * estrin(r, EXP)
-    power = _power_of_two(n_bits)
-    large = 1.0 - 2.0 / fma(power, p, power + 1.0)
-    return where(magnitude < 0.55, small, large).copysign(x)  # also for -0.0
 
 
 def sigmoid(x: Lanes) -> Lanes:

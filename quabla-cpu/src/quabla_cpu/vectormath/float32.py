@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 
 from . import hugeangle
-from .lanes import Bits, Lanes, estrin, fma, where, where_bits
+from .lanes import Bits, Exponential, Lanes, estrin, fma, where, where_bits
 from .trigonometric import from_quadrant
 
 LOG2_E = 1.4426950216293335
@@ -30,15 +30,6 @@ EXP = (
     0.041666578501462936,
     0.008369287475943565,
     0.0013923251535743475,
-)
-
-# (tanh(x)/x - 1) / x**2 in x**2 for |x| <= 0.6; relative error 2**-28.5.
-TANH = (
-    -0.33333298563957214,
-    0.13331934809684753,
-    -0.05378437787294388,
-    0.020796673372387886,
-    -0.0058947233483195305,
 )
 
 # (log(1 + f) - f + f**2/2) / f**3 for sqrt(1/2) <= 1 + f <= sqrt(2); relative error 2**-27.2.
@@ -66,36 +57,30 @@ COS = (
 )
 
 
-def _pattern(number: float) -> int:
+def pattern(number: float) -> int:
     """The bits of a float32 as an integer."""
     return int(struct.unpack("<i", struct.pack("<f", number))[0])
 
 
-def _exp_parts(x: Lanes) -> tuple[Lanes, Lanes, Bits]:
-    """x = n ln 2 + r: exp(r), n, and bits whose low end is n."""
+def reduce_exponent(x: Lanes) -> tuple[Lanes, Lanes, Bits]:
+    """x = n ln 2 + r: n, r, and bits whose low end is n."""
     shifted = fma(x, LOG2_E, ROUNDER)
     n = shifted - ROUNDER
-    r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
-    return 1.0 + fma(r * r, estrin(r, EXP), r), n, shifted.bits()
+    return n, fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x)), shifted.bits()
+
+
+FORM = Exponential(
+    reduce_exponent, EXP, shift=23, pattern=pattern, least=-107.0, far=2.0**64, farthest=-100.0
+)
 
 
 def exp(x: Lanes) -> Lanes:
-    p, n, n_bits = _exp_parts(x.at_most(89.0).at_least(-104.0))
+    n, r, n_bits = reduce_exponent(x.at_most(89.0).at_least(-104.0))
+    p = 1.0 + fma(r * r, estrin(r, EXP), r)
     # 2**n in two factors, as it need not be a float32 itself.
     small = n < 0.0
-    one = where_bits(small, n_bits.of(_pattern(2.0**64)), n_bits.of(_pattern(0.5)))
+    one = where_bits(small, n_bits.of(pattern(2.0**64)), n_bits.of(pattern(0.5)))
     return p * ((n_bits << 23) + one).lanes() * where(small, n.of(2.0**-64), 2.0)
-
-
-def tanh(x: Lanes) -> Lanes:
-    """A polynomial up to 0.6; 1 - 2 / (exp(2 |x|) + 1) beyond."""
-    magnitude = abs(x)
-    z = x * x
-    small = fma(x * z, estrin(z, TANH), x)
-    clipped = magnitude.at_most(10.0)
-    p, _, n_bits = _exp_parts(clipped + clipped)
-    e = p * ((n_bits << 23) + _pattern(1.0)).lanes()
-    return where(magnitude < 0.6, small, 1.0 - 2.0 / (e + 1.0)).copysign(x)
 
 
 def sigmoid(x: Lanes) -> Lanes:
@@ -112,10 +97,10 @@ def log(x: Lanes) -> Lanes:
     tiny = x < 2.0**-126
     scaled = where(tiny, x * 2.0**24, x)
     bias = where(tiny, x.of(2.0**23 + 127.0 + 24.0), 2.0**23 + 127.0)
-    half = _pattern(math.sqrt(0.5))
-    moved = scaled.bits() + (_pattern(1.0) - half)
+    half = pattern(math.sqrt(0.5))
+    moved = scaled.bits() + (pattern(1.0) - half)
     f = ((moved & ((1 << 23) - 1)) + half).lanes() - 1.0
-    k = ((moved >> 23) | _pattern(2.0**23)).lanes() - bias
+    k = ((moved >> 23) | pattern(2.0**23)).lanes() - bias
     square = f * f
     rest = fma(square * f, estrin(f, LOG), k * LN2_LOW)
     y = fma(k, LN2_HIGH, f - fma(square, 0.5, -rest))
@@ -163,7 +148,6 @@ def cos(x: Lanes) -> Lanes:
 
 FUNCTIONS: dict[str, Callable[..., Lanes | tuple[Lanes, Lanes]]] = {
     "exp": exp,
-    "tanh": tanh,
     "sigmoid": sigmoid,
     "log": log,
     "sin": sin,

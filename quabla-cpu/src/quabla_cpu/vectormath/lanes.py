@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .. import text
 
-__all__ = ["Bits", "Lanes", "Mask", "estrin", "fma", "where"]
+__all__ = ["Bits", "Exponential", "Lanes", "Mask", "estrin", "fma", "where"]
 
 
 class Mask:
@@ -161,9 +162,12 @@ class Lanes:
     def copysign(self, sign: Lanes) -> Lanes:
         return Lanes(self.b, self.b.copysign(self.value, sign.value))
 
+    def is_double(self) -> bool:
+        """Whether the lanes are float64."""
+        return text.element(self.value.type) == "double"
+
     def bits(self) -> Bits:
-        wide = text.element(self.value.type) == "double"
-        return Bits(self.b, self.b.bitcast(self.value, "i64" if wide else "i32"))
+        return Bits(self.b, self.b.bitcast(self.value, "i64" if self.is_double() else "i32"))
 
     def at_most(self, limit: float) -> Lanes:
         """The smaller of the two; NaN stays NaN. One instruction on x86."""
@@ -211,6 +215,28 @@ def estrin(x: Lanes, coefficients: Sequence[float]) -> Lanes:
             joined.append(terms[-1])
         terms = joined
     return terms[0]
+
+
+class Exponential(NamedTuple):
+    """How exp(x) is computed in one precision: as 2**n exp(r) with x = n ln 2 + r.
+
+    Attributes:
+        reduce: from x to n, r, and bits whose low end is n.
+        polynomial: (exp(r) - 1 - r) / r**2.
+        shift: the bits of a mantissa.
+        pattern: the bits of a number as an integer.
+        least: 4 exp(x) is 0 where x is below it.
+        far: a power of two, by which a result is multiplied that might be subnormal; then it is still tiny beside 1.
+        farthest: it is for n below this.
+    """
+
+    reduce: Callable[[Lanes], tuple[Lanes, Lanes, Bits]]
+    polynomial: tuple[float, ...]
+    shift: int
+    pattern: Callable[[float], int]
+    least: float
+    far: float
+    farthest: float
 
 
 def bit_pattern(number: float) -> int:
