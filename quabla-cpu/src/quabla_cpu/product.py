@@ -26,7 +26,7 @@ from quabla_cpu import text
 from quabla_cpu.executable import PRODUCT
 from quabla_cpu.pointwise import register_type
 from quabla_cpu.text import Builder, Value
-from quabla_cpu.writing import load, memory_type, store
+from quabla_cpu.writing import load, memory_type, store, transposed
 
 __all__ = ["BLOCK", "Shape", "shapes", "write"]
 
@@ -114,12 +114,36 @@ class _Writer:
                     x = load(b, self.d, b.gep(self.element, there, g), t.lanes)
                     store(b, self.d, x, b.gep(self.element, to, g))
         with contiguous.otherwise():
-            with b.loop(0, text.number(t.columns)) as i:
-                there, to = self.at(source, i, self.column), b.gep(self.element, panel, i)
-                with b.loop(0, terms) as k:
-                    x = load(b, self.d, self.at(there, k, self.term))
-                    store(b, self.d, x, self.at(to, k, t.columns))
+            turned = b.branch(b.icmp("eq", self.term, text.number(1)))
+            with turned.then():
+                self.pack_turned(source, terms, panel)
+            with turned.otherwise():
+                with b.loop(0, text.number(t.columns)) as i:
+                    there, to = self.at(source, i, self.column), b.gep(self.element, panel, i)
+                    self.copy(there, self.term, text.number(0), terms, to)
+            turned.results()
         contiguous.results()
+
+    def copy(self, there: Value, apart: Value | int, first: Value, end: Value, to: Value) -> None:
+        """Copy elements that are `apart` into a column of the panel, one by one."""
+        with self.b.loop(first, end) as k:
+            x = load(self.b, self.d, self.at(there, k, apart))
+            store(self.b, self.d, x, self.at(to, k, self.t.columns))
+
+    def pack_turned(self, source: Value, terms: Value, panel: Value) -> None:
+        """The terms of a column are contiguous: squares of them are transposed in registers."""
+        b, t = self.b, self.t
+        whole = b.and_(terms, text.number(-t.lanes))
+        with b.loop(0, text.number(t.columns), t.lanes) as column:
+            starts = [self.at(source, b.add(column, text.number(i)), self.column) for i in range(t.lanes)]
+            to = b.gep(self.element, panel, column)
+            with b.loop(0, whole, t.lanes) as k:
+                square = [load(b, self.d, b.gep(self.element, start, k), t.lanes) for start in starts]
+                end = self.at(to, k, t.columns)
+                for i, x in enumerate(transposed(b, square)):
+                    store(b, self.d, x, b.gep(self.element, end, i * t.columns))
+            for i, start in enumerate(starts):
+                self.copy(start, 1, whole, terms, b.gep(self.element, to, i) if i else to)
 
     def column_of_tiles(
         self,

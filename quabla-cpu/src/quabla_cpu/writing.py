@@ -11,7 +11,7 @@ from quabla.lowering.loops import Buffer, Store
 from quabla_cpu import diskcache, text
 from quabla_cpu.text import Builder, Value
 
-__all__ = ["MEMORY", "Code", "load", "memory_type", "store"]
+__all__ = ["MEMORY", "Code", "load", "memory_type", "store", "transposed"]
 
 MEMORY = {"float64": "double", "float32": "float", "int64": "i64", "bool": "i8"}
 
@@ -169,3 +169,22 @@ def store(b: Builder, d: dtype, x: Value, address: Value, stride: int = 1) -> No
         return
     for lane in range(lanes):
         b.store(b.extract(x, lane), b.gep(MEMORY[d.name], address, lane * stride) if lane else address)
+
+
+def transposed(b: Builder, rows: list[Value]) -> list[Value]:
+    """The columns of a square in registers: as many vectors as each has lanes, a power of two.
+
+    Blocks off the diagonal change places, of half the size of the square, then of a quarter, and so on.
+    """
+    size = len(rows)
+    half = size // 2
+    while half:
+        upper = [lane if not lane & half else size + lane - half for lane in range(size)]
+        lower = [lane + half if not lane & half else size + lane for lane in range(size)]
+        moved = list(rows)
+        for i in range(size):
+            if not i & half:
+                x, y = rows[i], rows[i + half]
+                moved[i], moved[i + half] = b.shuffle(x, y, upper), b.shuffle(x, y, lower)
+        rows, half = moved, half // 2
+    return rows

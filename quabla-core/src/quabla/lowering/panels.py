@@ -13,7 +13,7 @@ every large step on its own. Sizes decide, never a clock or the number of thread
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from quabla.dtypes import bool_, dtype, float64
@@ -102,6 +102,8 @@ def _panel(group: Group, temporary: Temporary, readers: dict[Buffer, int]) -> li
     # Laid out for a single row first: what is alive at once, in bytes per row.
     sizes = {b: b.size // count * b.dtype.itemsize for b in private}
     per_row = assign([step for step, _ in group.members], sizes, 1)
+    if not any(isinstance(step, Product) for step, _ in group.members):
+        per_row += _read_again(group, sizes)  # products need many rows more than they need these nearby
     # A power of two, so that two, four or eight threads have the same to do.
     spans = _power_of_two(min(limits.summed if group.sums else limits.spans, count // limits.span))
     most = -(-count // spans)
@@ -113,6 +115,18 @@ def _panel(group: Group, temporary: Temporary, readers: dict[Buffer, int]) -> li
         copies, members = _with_copies(members, temporary)
     made = _made(members, count, spans, most, temporary, private)
     return [*[_alone(kernel, temporary, limits) for kernel in copies], *made]
+
+
+def _read_again(group: Group, private: Container[Buffer]) -> int:
+    """The bytes per row that several steps read or write, other than of private memory."""
+    steps: dict[Buffer, set[int]] = {}
+    paces: dict[Buffer, int] = {}
+    for i, (step, rows) in enumerate(group.members):
+        for access in accesses(step, rows, group.count):
+            if access.pace and access.buffer not in private:
+                steps.setdefault(access.buffer, set()).add(i)
+                paces[access.buffer] = abs(access.pace)
+    return sum(paces[b] * b.dtype.itemsize for b, users in steps.items() if len(users) > 1)
 
 
 def _power_of_two(n: int) -> int:
@@ -195,7 +209,7 @@ def _made(
     span = -(-count // spans)
     passes = -(-span // most)
     chunk = -(-span // passes)
-    whole = 32 if chunk >= 128 else 8 if chunk >= 16 else 1
+    whole = 32 if chunk >= (32 if len(members) == 1 else 128) else 8 if chunk >= 16 else 1
     chunk = -(-chunk // whole) * whole
     while chunk < 2 or count % chunk == 1:  # kernels know no axis of extent 1
         chunk += whole
