@@ -229,6 +229,17 @@ def test_a_failure_in_the_background_is_a_warning(monkeypatch):
     assert background.wait(60) and after._code.image is not None
 
 
+@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_warning_that_is_an_error_stops_no_later_job(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda args: None)  # which prints it
+        patch.setattr(tiers, "_well", lambda sources: 1 / 0)
+        executable(lambda x: x * 0.6875, normal(8))
+        assert background.wait(60)
+    after = executable(lambda x: x * 0.4375, normal(8))
+    assert background.wait(60) and after._code.image is not None
+
+
 def test_a_training_plan_uses_the_good_code_when_it_is_there(jobs):
     w, x = qb.array(0.5), normal(20)
 

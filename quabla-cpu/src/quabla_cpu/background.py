@@ -37,7 +37,7 @@ def later(job: Callable[[], None]) -> None:
 def wait(timeout: float | None = None) -> bool:
     """Wait until there is nothing left to do, at most for some seconds; whether that is so."""
     with _changed:
-        return _changed.wait_for(lambda: not _jobs, timeout)
+        return _changed.wait_for(lambda: not _jobs and _thread is None, timeout)
 
 
 def waiting() -> int:
@@ -63,26 +63,29 @@ def _start() -> None:
 
 def _work() -> None:
     global _thread
-    while True:
+    try:
+        while _jobs:
+            while threading.main_thread().is_alive() and (left := _asked + _QUIET - time.monotonic()) > 0:
+                time.sleep(left)
+            try:
+                _jobs[0]()
+            except Exception as error:
+                _complain(error)
+            finally:
+                _jobs.popleft()
+    finally:  # also where a warning is an error
         with _changed:
-            if not _jobs:
-                _thread = None
-                _changed.notify_all()
-                return
-            job = _jobs[0]
-        while threading.main_thread().is_alive() and (left := _asked + _QUIET - time.monotonic()) > 0:
-            time.sleep(left)
-        try:
-            job()
-        except Exception as error:
-            warnings.warn(
-                f"quabla: compiling well failed (please report this); quick code goes on: {error!r}",
-                RuntimeWarning,
-                stacklevel=1,
-            )
-        del job
-        with _changed:
-            _jobs.popleft()
+            _thread = None
+            _changed.notify_all()
+            _start()
+
+
+def _complain(error: Exception) -> None:
+    warnings.warn(
+        f"quabla: compiling well failed (please report this); quick code goes on: {error!r}",
+        RuntimeWarning,
+        stacklevel=1,
+    )
 
 
 def _renew() -> None:
