@@ -11,6 +11,7 @@ from quabla.ir.program import Node, Program
 from quabla.lowering import fuse
 from quabla.lowering.loops import Buffer, Step
 from quabla.lowering.passes import simplify
+from quabla.lowering.stacks import by_parts
 from quabla.lowering.work import WORTH, cost
 from quabla_cpu import engine
 from quabla_cpu.pointwise import POINTWISE
@@ -35,7 +36,7 @@ def plan_of(program: Program, device: str = "cpu") -> fuse.Plan:
     """
     found = program.memo.get(plan_of)
     if found is None:
-        simple = simplify(program, knows)
+        simple = simplify(program, knows, (by_parts,))
         for node in simple.nodes:
             if not knows(node.op.name):
                 operands = " and ".join([repr(v.aval) for v in node.inputs]) or "no operands"

@@ -388,5 +388,31 @@ class _Fuser:
                 if item.buffer.kind == "temporary":  # an assembly: its stores know the buffer as an object
                     item.buffer.kind, item.buffer.index, item.buffer.offset = "output", i, buffer.offset
                     continue
-            self.put(rep, v.shape, contiguous(v.shape), buffer, 0)
+            if not self.put_padded(rep, v.shape, buffer):
+                self.put(rep, v.shape, contiguous(v.shape), buffer, 0)
         return tuple(offsets), nbytes
+
+    def put_padded(self, rep: View | Full, shape: Shape, target: Buffer) -> bool:
+        """Store a computed value with zeros around it where it is computed, and the zeros next to it, if it is one."""
+        if isinstance(rep, Full) or not rep.bounds or rep.item.kind != "map":
+            return False
+        inner = tuple([high - low for low, high in rep.bounds])
+        first = rep.offset + sum([low * s for (low, _), s in zip(rep.bounds, rep.strides, strict=True)])
+        if (
+            first
+            or domain_of(inner) != rep.item.domain
+            or squeeze(inner, rep.strides) != contiguous(rep.item.domain)
+        ):
+            return False
+        strides = contiguous(shape)
+        zero = Full(False if target.dtype.kind == "b" else 0, target.dtype)
+        extents, at = list(shape), 0
+        for a, (low, high) in enumerate(rep.bounds):  # beside it along an axis, within along those before
+            for start, stop in ((0, low), (high, shape[a])):
+                if start < stop:
+                    extents[a] = stop - start
+                    self.put(zero, tuple(extents), strides, target, at + start * strides[a])
+            extents[a] = high - low
+            at += low * strides[a]
+        self.put(View(rep.item, 0, contiguous(inner), True), inner, strides, target, at)
+        return True

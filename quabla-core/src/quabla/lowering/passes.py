@@ -11,7 +11,7 @@ and nodes that no output needs are dropped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from quabla.shapes import ShapeDtype, aval_of
 __all__ = ["RULES", "Rewriter", "rewrite", "rule", "simplify"]
 
 Rule = Callable[["Rewriter", Any, dict[str, Any]], Value | None]
+PointwiseRule = Callable[["Rewriter", Op, tuple[Value, ...], dict[str, Any]], Value | None]
 RULES: dict[str, list[Rule]] = {}
 
 _FOLDED = 1024  # elements of a constant that is still worth computing now
@@ -47,10 +48,13 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Rewriter:
     """The program being written: nodes so far, and those already seen."""
 
-    def __init__(self, known: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self, known: Callable[[str], bool] | None = None, pointwise: Sequence[PointwiseRule] = ()
+    ) -> None:
         self.nodes: list[Node] = []
         self.seen: dict[Any, Any] = {}
         self.known = known
+        self.pointwise = (_sink, *pointwise)
 
     def emit(
         self, op: Op, inputs: tuple[Value, ...], params: dict[str, Any], node: Node | None = None
@@ -62,9 +66,10 @@ class Rewriter:
             if out is not None:
                 return out
         if op.family in _POINTWISE:
-            out = _sink(self, op, inputs, params)
-            if out is not None:
-                return out
+            for every in self.pointwise:
+                out = every(self, op, inputs, params)
+                if out is not None:
+                    return out
         if inputs and all([v.node is not None and v.node.op.family == "source" for v in inputs]):
             out = _fold(self, op, inputs, params)
             if out is not None:
@@ -140,20 +145,25 @@ def _node(op: Op, inputs: tuple[Value, ...], params: dict[str, Any]) -> Node:
     return node
 
 
-def simplify(program: Program, known: Callable[[str], bool] | None = None) -> Program:
+def simplify(
+    program: Program,
+    known: Callable[[str], bool] | None = None,
+    pointwise: Sequence[PointwiseRule] = (),
+) -> Program:
     """The program after all rules.
 
     Args:
         program: what to rewrite.
         known: whether the backend has an op of that name; others are decomposed where they can be.
+        pointwise: further rules for every elementwise op, such as `stacks.by_parts` for a backend that fuses.
 
     Returns:
         A program with the same inputs, the same number of outputs, and outputs of the same shapes and dtypes.
     """
-    from quabla.lowering import products, systems  # register their rules
+    from quabla.lowering import products, stacks, systems  # register their rules
 
-    del products, systems
-    rewriter = Rewriter(known)
+    del products, stacks, systems
+    rewriter = Rewriter(known, pointwise)
     outputs = rewriter.replay(program, program.inputs)
     return Program(program.inputs, prune(rewriter.nodes, outputs), outputs, program.input_names)
 
