@@ -10,7 +10,7 @@
 4. A value moves to the kernel of its first use where that saves a store; a cheap one is computed again in each kernel
    that uses it where that saves memory traffic (`placement.py`).
 5. Only values that other kernels read get memory (`build.py`). Outputs are written where they are returned; `concat`
-   and padding between elements are stores into parts of one buffer.
+   and padding between elements are stores into parts of one buffer, and so is padding at the ends of a result.
 
 Domains are compared without axes of extent 1, so that a reshape between (64,) and (64, 1) costs nothing.
 """
