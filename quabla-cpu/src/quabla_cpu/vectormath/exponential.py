@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from .lanes import Bits, Exponential, Lanes, bit_pattern, estrin, fma, where, where_bits
+from .lanes import Bits, Exponential, Lanes, bit_pattern, estrin, fma, scaled, where, where_bits
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = math.log(2.0)
@@ -70,6 +70,9 @@ FORM = Exponential(
 
 def scale(mantissa: Lanes, n: Lanes, n_bits: Bits) -> Lanes:
     """mantissa * 2**n for a mantissa around 1 and -1100 <= n <= 1024, rounded once where it is subnormal."""
+    y = scaled(mantissa, n)
+    if y is not None:
+        return y
     # 2**n itself need not be a float64: the exponent is set 128 too high, or 1 too low, and put right at the end.
     small = n < 0.0
     one = where_bits(small, n_bits.of(bit_pattern(2.0**128)), n_bits.of(bit_pattern(0.5)))

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 
 from . import hugeangle
-from .lanes import Bits, Exponential, Lanes, estrin, fma, where, where_bits
+from .lanes import Bits, Exponential, Lanes, estrin, fma, scaled, where, where_bits
 from .trigonometric import from_quadrant
 
 LOG2_E = 1.4426950216293335
@@ -77,6 +77,9 @@ FORM = Exponential(
 def exp(x: Lanes) -> Lanes:
     n, r, n_bits = reduce_exponent(x.at_most(89.0).at_least(-104.0))
     p = 1.0 + fma(r * r, estrin(r, EXP), r)
+    y = scaled(p, n)
+    if y is not None:
+        return y
     # 2**n in two factors, as it need not be a float32 itself.
     small = n < 0.0
     one = where_bits(small, n_bits.of(pattern(2.0**64)), n_bits.of(pattern(0.5)))

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .. import text
+from .. import engine, text
 
-__all__ = ["Bits", "Exponential", "Lanes", "Mask", "estrin", "fma", "where"]
+__all__ = ["Bits", "Exponential", "Lanes", "Mask", "estrin", "fma", "scaled", "where"]
 
 
 class Mask:
@@ -198,6 +198,17 @@ def where_bits(condition: Mask, x: Bits, y: Bits) -> Bits:
 def fma(x: Lanes, y: Lanes | float, z: Lanes | float) -> Lanes:
     """`x * y + z` rounded once."""
     return Lanes(x.b, x.b.fma(x.value, x.lift(y).value, x.lift(z).value))
+
+
+def scaled(x: Lanes, n: Lanes) -> Lanes | None:
+    """`x * 2**n` for whole n, rounded once, by the instruction that AVX-512 has for it; None where there is none."""
+    kind = {"<8 x double>": ("pd", "i8"), "<16 x float>": ("ps", "i16")}.get(x.value.type)
+    if kind is None or "+avx512f" not in engine.host().features.split(","):
+        return None
+    name, mask = kind
+    every, rounding = text.constant(mask, -1), text.constant("i32", 4)  # to nearest
+    operands = x.value, n.value, x.value, every, rounding
+    return Lanes(x.b, x.b.call(f"llvm.x86.avx512.mask.scalef.{name}.512", x.value.type, *operands))
 
 
 def estrin(x: Lanes, coefficients: Sequence[float]) -> Lanes:
