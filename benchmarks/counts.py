@@ -48,6 +48,14 @@ class Count(NamedTuple):
         return self.products + self.plain + self.elementary
 
 
+# Op -> the function that computes it and another op of one operand at once, and that op.
+PAIRS = {
+    op: (pair, other)
+    for pair, (first, second) in vectormath.PAIRS.items()
+    for op, other in ((first, second), (second, first))
+}
+
+
 @functools.cache
 def weight(name: str, dtype: str) -> float:
     """The operations of an elementary function at one point: those of its code for a vector of eight."""
@@ -61,11 +69,17 @@ def weight(name: str, dtype: str) -> float:
 def of_kernel(kernel: Kernel) -> Count:
     """The operations of a kernel."""
     plain = elementary = calls = 0.0
+    applied = {(entry.op, entry.args[0]) for entry in kernel.body if isinstance(entry, Apply) and entry.args}
     for entry in kernel.body:
         if isinstance(entry, Apply):
             if entry.op in vectormath.NAMES and entry.op != "power":
-                elementary += weight(entry.op, entry.dtype.name.replace("float", "f"))
-                calls += 1
+                pair = PAIRS.get(entry.op)
+                if pair is not None and (pair[1], entry.args[0]) in applied:
+                    name, share = pair[0], 0.5
+                else:
+                    name, share = entry.op, 1.0
+                elementary += share * weight(name, entry.dtype.name.replace("float", "f"))
+                calls += share
             else:
                 plain += 1
         elif isinstance(entry, Reduce):
