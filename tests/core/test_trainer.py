@@ -113,6 +113,7 @@ def test_float32_stays_float32() -> None:
     trainer = make(lambda w, x: qb.sum((w * x - 1.0) ** 2), qb.array(0.5, dtype=qb.float32), Adam(0.1), x)
     trainer.run(3)
     assert trainer.params.dtype is qb.float32 and trainer.loss().dtype is qb.float32
+    assert [x.dtype for x in trainer.get_state().optimizer] == [qb.float64] * 3
 
 
 def test_numbers_are_parameters_and_constants() -> None:

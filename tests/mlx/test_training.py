@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,23 @@ def test_without_float64_a_float64_run_is_one_in_float32(narrow: Any) -> None:
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
     assert abs(value / other - 1.0) < 1e-3
+
+
+def test_without_float64_a_float32_run_keeps_its_moments_in_float32(narrow: Any) -> None:
+    data = qb.linspace(0.05, 0.95, 32, dtype=qb.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = Trainer(loss, network(qb.float32), Adam(1e-2), data, device="mlx")
+        trainer.run(40)
+    state = trainer.get_state()
+    assert {x.dtype for x in qb.tree.flatten(state)[0]} == {qb.float32} and state.optimizer.count.item() == 40
+    wide = Trainer(loss, network(qb.float32), Adam(1e-2), data, device="reference")
+    wide.run(40)
+    for a, b in zip(*(qb.tree.flatten(t.params)[0] for t in (trainer, wide)), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-3, atol=2e-4)
+    trainer.set_state(wide.get_state())
+    wide.set_state(state)
+    assert {x.dtype for x in qb.tree.flatten(wide.get_state().optimizer)[0]} == {qb.float64}
 
 
 def test_a_step_copies_nothing_in_or_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -422,11 +422,12 @@ def _concat_infer(*xs: ShapeDtype, axis: int) -> ShapeDtype:
     )
 
 
-def zeros_like(x: Any) -> Any:
-    """Zeros of the type of `x`, in the trace of `x` if it is traced."""
+def zeros_like(x: Any, aval: ShapeDtype | None = None) -> Any:
+    """Zeros of the type of `x` or another, in the trace of `x` if it is traced."""
+    aval = x.aval if aval is None else aval
     if type(x) is TraceTensor:
-        return x.frame.full(0, x.aval)
-    return wrap_as(np.zeros(x.shape, x.dtype.numpy), x.aval)
+        return x.frame.full(0, aval)
+    return wrap_as(np.zeros(aval.shape, aval.dtype.numpy), aval)
 
 
 def _concat_transpose(ct: Any, operands: Any, wanted: Any, *, axis: int) -> Any:

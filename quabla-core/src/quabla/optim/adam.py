@@ -23,7 +23,8 @@ class AdamState(NamedTuple):
 
     Attributes:
         count: the number of updates so far, float64 of shape `()`.
-        first: the running mean of the gradient, a tree like the parameters; None for leaves that are not floating.
+        first: the running mean of the gradient, a tree like the parameters in float64; None for leaves that are not
+            floating.
         second: the running mean of its square, likewise.
 
     Example:
@@ -51,23 +52,23 @@ def _rule(
     """Algorithm 1 of Kingma and Ba with the bias corrections in two scalars, as their section 2 suggests.
 
     With c1 = 1 - b1**t and c2 = 1 - b2**t, the step lr * (m / c1) / (sqrt(v / c2) + eps) is
-    (lr * sqrt(c2) / c1) * m / (sqrt(v) + eps * sqrt(c2)). The scalars are float64 whatever the parameters are:
-    1 - 0.999**t loses half the digits of float32.
+    (lr * sqrt(c2) / c1) * m / (sqrt(v) + eps * sqrt(c2)). All of it is float64 whatever the parameters are, and
+    rounded once, at the end: in float32, 1 - 0.999**t has half the digits, and the square of 1e-20 is zero.
     """
     treedef, rows = corresponding("Adam.update", params, grads, first, second)
-    t = count + 1.0
+    t = astype(count, float64) + 1.0
     root = sqrt(1.0 - power(b2, t))
     scale = astype(learning_rate, float64) * root / (1.0 - power(b1, t))
     floor = eps * root
     updated = []
     for p, g, m, v in rows:
         if g is not None:
-            scale_, floor_, b1_, b2_, c1_, c2_ = (
-                astype(s, p.dtype) for s in (scale, floor, b1, b2, 1.0 - b1, 1.0 - b2)
-            )
-            m = keep_type(b1_ * m + c1_ * g, m)
-            v = keep_type(b2_ * v + c2_ * (g * g), v)
-            p = keep_type(p - scale_ * m / (sqrt(v) + floor_), p)
+            old = p, m, v
+            p, g, m, v = (astype(x, float64) for x in (p, g, m, v))
+            m = b1 * m + (1.0 - b1) * g
+            v = b2 * v + (1.0 - b2) * (g * g)
+            p = p - scale * m / (sqrt(v) + floor)
+            p, m, v = map(keep_type, (p, m, v), old)
         updated.append((p, m, v))
     params, first, second = (tree.unflatten(treedef, column) for column in zip(*updated, strict=True))
     return params, keep_type(t, count), first, second
@@ -129,7 +130,7 @@ class Adam:
         return tuple(as_scalar(x) for x in (self.learning_rate, self.b1, self.b2, self.eps))
 
     def init(self, params: Any) -> AdamState:
-        """The state to begin with: moments of zero.
+        """The state to begin with: moments of zero, in float64 whatever the parameters are.
 
         Args:
             params: a pytree of arrays and numbers.
@@ -148,7 +149,8 @@ class Adam:
             state: from `init` or the update before.
 
         Returns:
-            The new parameters, and the new state.
+            The new parameters, and the new state. The step is computed in float64, and what comes out has the dtypes
+            of what went in: float32 moments beside float32 parameters are taken, and stay float32.
 
         Raises:
             ShapeError: trees or arrays that do not fit together, with the path.

@@ -11,9 +11,10 @@ from quabla import tree
 from quabla.arrays.convert import asarray
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
-from quabla.dtypes import float64
+from quabla.dtypes import dtype, float64
 from quabla.errors import DtypeError, QuablaError, ShapeError
 from quabla.ops.structure import cast, zeros_like
+from quabla.shapes import aval_of
 from quabla.transforms.transform import Transform
 
 __all__ = ["Optimizer", "Update", "as_scalar", "corresponding", "keep_type", "moments", "number", "rate"]
@@ -107,7 +108,7 @@ class Update(Transform):
 
 
 def moments(where: str, params: Any) -> Any:
-    """Zeros like the floating leaves of `params`, None for the others.
+    """Zeros in float64 of the shapes of the floating leaves of `params`, None for the others.
 
     Raises:
         DtypeError: a leaf is neither array nor number.
@@ -133,13 +134,13 @@ def _zeros(where: str, leaf: Any, path: Sequence[str]) -> Any:
                 f"{where}: params{_at(path)} is a {type(leaf).__name__}, and parameters are arrays, numbers and "
                 f"containers of them ({error})"
             ) from error
-    return zeros_like(leaf) if leaf.dtype.kind == "f" else None
+    return zeros_like(leaf, aval_of(leaf.shape, float64)) if leaf.dtype.kind == "f" else None
 
 
 def corresponding(where: str, params: Any, grads: Any, *states: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     """The structure of `params`, and per leaf the parameter, its gradient and its entries in the states.
 
-    A gradient of None says that the parameter stays as it is.
+    A gradient of None says that the parameter stays as it is. States are float64, or of the dtype of the parameter.
 
     Raises:
         ShapeError: structures or shapes that do not fit together, with the path.
@@ -154,19 +155,20 @@ def corresponding(where: str, params: Any, grads: Any, *states: Any) -> tuple[An
             continue
         _same_type(where, f"the gradient{_at(path)}", g, p)
         for s in rest:
-            _same_type(where, f"the state{_at(path)}", s, p)
+            _same_type(where, f"the state{_at(path)}", s, p, float64)
     return treedef, rows
 
 
-def _same_type(where: str, what: str, x: Any, p: Any) -> None:
+def _same_type(where: str, what: str, x: Any, p: Any, *others: dtype) -> None:
     aval = getattr(x, "aval", None)
     if aval is None:
         raise ShapeError(f"{where}: {what} is a {type(x).__name__} where its parameter is {p.aval!r}")
     if aval.shape != p.aval.shape:
         raise ShapeError(f"{where}: {what} is {aval!r} where its parameter is {p.aval!r}")
-    if aval.dtype is not p.aval.dtype:
+    if aval.dtype is not p.aval.dtype and aval.dtype not in others:
         raise DtypeError(
-            f"{where}: {what} is {aval!r} where its parameter is {p.aval!r}; convert it with .astype({p.dtype!r})"
+            f"{where}: {what} is {aval!r} where its parameter is {p.aval!r}; "
+            f"convert it with .astype({(*others, p.dtype)[0]!r})"
         )
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, final
 
 from quabla import tree
+from quabla.dtypes import float64
 from quabla.errors import DtypeError
 from quabla.ops.shape import astype
 from quabla.optim.optimizer import Update, as_scalar, corresponding, keep_type, moments, rate
@@ -15,10 +16,11 @@ __all__ = ["SGD"]
 
 
 def _rule(params: Any, grads: Any, learning_rate: Any) -> Any:
+    """`w - learning_rate * g` in float64, rounded once."""
     treedef, rows = corresponding("SGD.update", params, grads)
-    return tree.unflatten(
-        treedef, [p if g is None else keep_type(p - astype(learning_rate, p.dtype) * g, p) for p, g in rows]
-    )
+    scale = astype(learning_rate, float64)
+    new = (p if g is None else keep_type(astype(p, float64) - scale * astype(g, float64), p) for p, g in rows)
+    return tree.unflatten(treedef, list(new))
 
 
 _update = Update(_rule, "SGD.update")
@@ -76,7 +78,7 @@ class SGD:
             state: from `init` or the update before.
 
         Returns:
-            The new parameters, and the state.
+            The new parameters, in the dtypes of the old ones though the step is computed in float64, and the state.
 
         Raises:
             ShapeError: trees or arrays that do not fit together, with the path.

@@ -16,13 +16,15 @@ from quabla.arrays.tensor import Tensor, shared
 from quabla.arrays.tracer import TraceTensor
 from quabla.backends import registry
 from quabla.backends.protocol import TrainingPlan
+from quabla.dtypes import dtype, float32, float64
 from quabla.errors import DtypeError, QuablaError, ShapeError, TracerError, UnsupportedOperationError
 from quabla.ir.program import Program
+from quabla.ops.structure import cast
 from quabla.optim.optimizer import Optimizer
 from quabla.shapes import ShapeDtype, aval_of, whole
 from quabla.transforms import dispatch
 from quabla.transforms.derivatives import Gradient
-from quabla.transforms.narrowing import warn_of_float64
+from quabla.transforms.narrowing import native_float64, warn_of_float64
 from quabla.transforms.staging import Call, name_of, stage, take_apart
 
 __all__ = ["Trainer", "TrainerState"]
@@ -71,6 +73,39 @@ class _Slot:
     first: int  # the place of its first array among the plan's data
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """An array of the state: the type that the parameters or the optimiser give it, and how it stays on the device.
+
+    Attributes:
+        given: its type in `loss`, `init` and `update`.
+        kept: its type in the plan, and in what is read from it.
+        taken: the dtypes in which `set_state` takes it.
+    """
+
+    given: ShapeDtype
+    kept: ShapeDtype
+    taken: tuple[dtype, ...]
+
+
+def _kept(avals: Sequence[ShapeDtype], params: int, backend: Any) -> tuple[_Kept, ...]:
+    """How a device keeps a state whose first arrays are the parameters.
+
+    A device that computes float64 in float32 keeps what the optimiser adds to float32 parameters in float32, as it
+    computes with it: whoever trains in float32 there has not asked for float64. Everything else stays as it is given.
+    States of other devices and of earlier versions fit nevertheless, since `set_state` takes either.
+    """
+    double = [a.dtype is float64 for a in avals]
+    added = [d and i >= params for i, d in enumerate(double)]
+    narrow = any(added) and not any(double[:params]) and not native_float64(backend)
+    return tuple(
+        _Kept(a, aval_of(a.shape, float32) if narrow else a, (float64, float32))
+        if free
+        else _Kept(a, a, (a.dtype,))
+        for a, free in zip(avals, added, strict=True)
+    )
+
+
 @final
 class Trainer:
     """A training loop whose step is one call of native code.
@@ -78,6 +113,10 @@ class Trainer:
     `loss(params, *data)` is traced once, together with its gradient and the optimiser's update, and compiled for the
     device. Parameters, the optimiser's state and the data live in the compiled plan; `step` reads nothing back. What
     the caller passed stays as it is.
+
+    The step does what the loop of calls does, bit for bit on the CPU: `Adam` has float64 moments for float32
+    parameters, too. On a device that computes float64 in float32, what the optimiser adds to float32 parameters is
+    float32.
 
     Python numbers in `data` are constants of the program, and in `params` they become float64 arrays. Steps, readings
     and replacements exclude each other, so a trainer may be shared by threads. An interrupt (Ctrl-C) arrives between
@@ -137,26 +176,28 @@ class Trainer:
                 "Trainer: params have no floating leaf, so there is nothing to train; "
                 f"they are {tree.flatten(params)[1]!r}"
             )
+        backend, name = registry.backend_for(device, "Trainer")
         state = TrainerState(params, optimizer.init(params))
         leaves, self._treedef = tree.flatten(state)
         arrays = [_strong(_as_array("Trainer: the optimiser's state", x)) for x in leaves]
         count = self._treedef.children[0].num_leaves
+        kept = _kept([x.aval for x in arrays], count, backend)
+        arrays = [_converted(x, row.kept.dtype) for x, row in zip(arrays, kept, strict=True)]
         names = ["/".join(p) for p in tree.paths(self._treedef)] + call.names(loss)[count:]
-        program = _trace(loss, optimizer, tree.unflatten(self._treedef, arrays), data_, names)
 
-        backend, name = registry.backend_for(device, "Trainer")
+        def trace() -> Program:
+            return _trace(loss, optimizer, kept, tree.unflatten(self._treedef, arrays), data_, names)
+
+        program = trace()
         warn_of_float64(f"Trainer({name_of(loss)})", program, backend, name, device)
         self._plan: TrainingPlan = backend.training_plan(program, name, arrays, call.arrays[count:])
         if dispatch.CHECKS:  # debug_nans is on
             from quabla.transforms.nans import WatchedPlan
 
-            def again() -> Program:
-                return _trace(loss, optimizer, tree.unflatten(self._treedef, arrays), data_, names)
-
-            self._plan = WatchedPlan(self._plan, f"Trainer({name_of(loss)})", again, call.arrays[count:])
+            self._plan = WatchedPlan(self._plan, f"Trainer({name_of(loss)})", trace, call.arrays[count:])
         self._run_one = self._plan.step
         self._slots = _slots(call, batched, count)
-        self._avals = [x.aval for x in arrays]
+        self._kept = kept
         # Plans take care of their own steps and readings; this is for a batch, which is replaced and then stepped on.
         # Reentrant, since a signal's handler may step, too.
         self._lock = threading.RLock()
@@ -242,8 +283,9 @@ class Trainer:
         """Go on from a state that `get_state` returned, here or in a trainer like this one.
 
         Args:
-            state: a pytree of that structure, of arrays of the same shapes and dtypes; NumPy arrays are taken too. If
-                something does not fit, nothing changes.
+            state: a pytree of that structure, of arrays of the same shapes and dtypes; NumPy arrays are taken too.
+                What the optimiser keeps in float64 may also be float32, as states of earlier versions and of devices
+                without float64 are, and the other way round. If something does not fit, nothing changes.
 
         Raises:
             TreeError: another structure.
@@ -251,8 +293,11 @@ class Trainer:
             DtypeError: an array of another dtype, with its path.
         """
         leaves = tree.flatten_up_to(state, self._treedef, "Trainer.set_state")
-        places = zip(leaves, self._avals, tree.paths(self._treedef), strict=True)
-        arrays = [_fitting(f"Trainer.set_state: {'/'.join(path)}", x, aval) for x, aval, path in places]
+        places = zip(leaves, self._kept, tree.paths(self._treedef), strict=True)
+        arrays = [
+            _fitting(f"Trainer.set_state: {'/'.join(path)}", x, row.kept, row.taken)
+            for x, row, path in places
+        ]
         self._plan.set_state(arrays)
 
     def _step_on(self, batch: Sequence[Any]) -> None:
@@ -279,26 +324,31 @@ class Trainer:
         )
 
     def __repr__(self) -> str:
-        size = sum(a.size for a in self._avals[: self._treedef.children[0].num_leaves])
+        size = sum(row.kept.size for row in self._kept[: self._treedef.children[0].num_leaves])
         return f"<Trainer of {self._name} on {self.device!r}, {size} parameters>"
 
 
 def _trace(
     loss: Callable[..., Any],
     optimizer: Optimizer,
+    kept: Sequence[_Kept],
     state: TrainerState,
     data: Sequence[Any],
     names: Sequence[str],
 ) -> Program:
-    """The step as a program: from state and data to the new state and the loss."""
+    """The step as a program: from state and data to the new state and the loss, the state as it is kept."""
 
     slope = Gradient(loss, 0, has_aux=False, with_value=True, where="Trainer")
 
     def step(old: TrainerState, *data: Any) -> Any:
+        leaves = tree.flatten(old)[0]
+        old = tree.unflatten(
+            treedef, [_converted(x, row.given.dtype) for x, row in zip(leaves, kept, strict=True)]
+        )
         value, grads = slope(old.params, *data)
         return optimizer.update(old.params, grads, old.optimizer), value
 
-    leaves, treedef = tree.flatten(state)
+    treedef = tree.flatten(state)[1]
     paths = tree.paths(treedef)
 
     def split(result: Any) -> tuple[list[Any], None]:
@@ -308,8 +358,8 @@ def _trace(
             raise DtypeError(f"{where} must be a pair (params, state), got a {type(new).__name__}")
         found = tree.flatten_up_to(TrainerState(*new), treedef, where)
         new_leaves = [
-            _check(f"{where} at {'/'.join(path)}", _as_array(where, x), old.aval)
-            for x, old, path in zip(found, leaves, paths, strict=True)
+            _converted(_check(f"{where} at {'/'.join(path)}", _as_array(where, x), row.given), row.kept.dtype)
+            for x, row, path in zip(found, kept, paths, strict=True)
         ]
         return [*new_leaves, value], None
 
@@ -376,12 +426,14 @@ def _batch(slot: _Slot, value: Any) -> list[Tensor]:
     ]
 
 
-def _fitting(where: str, value: Any, aval: ShapeDtype) -> Tensor:
-    """`value` as a Tensor of exactly this type; Python numbers adopt its dtype."""
+def _fitting(where: str, value: Any, aval: ShapeDtype, taken: Sequence[dtype] = ()) -> Tensor:
+    """`value` as a Tensor of exactly this type; Python numbers adopt its dtype, and arrays of these dtypes do."""
     if type(value) in (int, float) and aval.dtype.kind == "f":
         value = asarray(float(value), aval.dtype)
-    x: Tensor = _strong(_check(where, _as_array(where, value), aval))
-    return x
+    x = _as_array(where, value)
+    if x.dtype in taken:
+        x = _converted(x, aval.dtype)
+    return _strong(_check(where, x, aval))
 
 
 def _as_array(where: str, value: Any) -> Any:
@@ -403,6 +455,10 @@ def _check(where: str, x: Any, aval: ShapeDtype) -> Any:
             f"{where} is {x.aval!r} where {aval!r} is wanted; convert it with .astype({aval.dtype!r})"
         )
     return x
+
+
+def _converted(x: Any, to: dtype) -> Any:
+    return x if x.aval.dtype is to else cast(x, to)
 
 
 def _strong(x: Tensor) -> Tensor:

@@ -10,9 +10,15 @@ from quabla.backends import registry
 from quabla.dtypes import float64
 from quabla.ir.program import Program
 
-__all__ = ["warn_of_float64"]
+__all__ = ["native_float64", "warn_of_float64"]
 
 _SAID = "computed in float32"
+
+
+def native_float64(backend: Any) -> bool:
+    """Whether a backend computes float64 in float64."""
+    # What the default device can do is no question, and to ask it would import pydantic.
+    return backend.platform == registry.DEFAULT or bool(backend.capabilities.native_float64)
 
 
 def warn_of_float64(
@@ -31,14 +37,14 @@ def warn_of_float64(
     Returns:
         Whether it has been said now, here or before.
     """
-    # What the default device can do is no question, and to ask it would import pydantic.
-    if said or asked is None or backend.platform == registry.DEFAULT:
+    if said or asked is None:
         return said
+    if not any(a.dtype is float64 and not a.weak for a in (*program.in_avals, *program.out_avals)):
+        return False
     devices = program.memo.setdefault(_SAID, set())
     if device in devices:
         return True
-    double = any(a.dtype is float64 and not a.weak for a in (*program.in_avals, *program.out_avals))
-    if not double or backend.capabilities.native_float64:
+    if native_float64(backend):
         return False
     devices.add(device)
     warnings.warn(
