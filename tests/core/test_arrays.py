@@ -46,6 +46,22 @@ def make(request: pytest.FixtureRequest) -> Callable[[list[float]], Tensor]:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("given", [np.float64, np.float32, np.int32, np.bool_])
+@pytest.mark.parametrize("shape", [(), (3,), (1024,), (40, 1, 30), (300, 200)])
+def test_large_copies_begin_with_a_cache_line(given: Any, shape: tuple[int, ...]) -> None:
+    a = np.asarray(np.random.default_rng(0).normal(size=shape) * 9.0).astype(given)
+    for source in (a, a.T, np.broadcast_to(a, (2, *shape))[1]):
+        for t in (
+            qb.array(source),
+            qb.array(source, qb.float32),
+            pickle.loads(pickle.dumps(qb.array(source))),
+        ):
+            assert t.numpy().flags.c_contiguous and not t.numpy().flags.writeable
+            assert t.numpy().nbytes < 1024 or t.address % 64 == 0
+            np.testing.assert_array_equal(t.numpy(), source.astype(t.numpy().dtype))
+            assert not np.shares_memory(t.numpy(), a)
+
+
 def test_export_is_zero_copy_and_read_only(make: Any) -> None:
     t = make([1.0, 2.0, 3.0])
     for a in (

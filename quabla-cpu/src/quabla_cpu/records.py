@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quabla.arrays.tensor import Tensor, wrap_as
+from quabla.arrays.tensor import Tensor, copied, wrap_as
 from quabla.backends.protocol import Costs
 from quabla.dtypes import as_dtype
 from quabla.ir.program import Program
@@ -102,7 +102,7 @@ def _array(place: Any, constants: list[Tensor]) -> Tensor:
         return constants[place]
     name, shape, content = place
     aval = aval_of(shape, as_dtype(name))
-    return wrap_as(np.frombuffer(content, aval.dtype.numpy).reshape(shape).copy(), aval)
+    return wrap_as(copied(np.frombuffer(content, aval.dtype.numpy).reshape(shape)), aval)
 
 
 def keep(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from quabla.arrays.refusals import user_line
-from quabla.arrays.tensor import Tensor, shared, wrap, wrap_as
+from quabla.arrays.tensor import Tensor, copied, shared, wrap, wrap_as
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView
 from quabla.dtypes import as_dtype, bool_, dtype, float32, float64, int64
@@ -188,7 +188,7 @@ def _from_numpy(a: np.ndarray, to: dtype | None, where: str) -> Tensor:
         if to is int64 and given == np.uint64 and a.max() >= 2**63:
             raise DtypeError(f"{where}: the integer {a.max()} is beyond the range of int64")
     with np.errstate(all="ignore"):
-        return wrap(np.array(a, dtype=target, order="C", copy=True))
+        return wrap(copied(a, target))
 
 
 def _check_numpy(a: Any, where: str) -> None:

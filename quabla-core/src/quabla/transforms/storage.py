@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from quabla.arrays.tensor import Tensor, wrap_as
+from quabla.arrays.tensor import Tensor, copied, wrap_as
 from quabla.control.custom import Rule
 from quabla.errors import FileFormatError, UnsupportedOperationError
 from quabla.ir import program as ir
@@ -166,7 +166,7 @@ def _constant(document: ProgramFile, index: int, data: bytes) -> Tensor:
     raw = np.frombuffer(data, kind, aval.size, model.offset)
     if aval.dtype.kind == "b" and raw.view(np.uint8).max(initial=0) > 1:
         raise FileFormatError(f"constant {index} ({aval}) holds bytes that are no truth values")
-    return wrap_as(raw.astype(aval.dtype.numpy).reshape(aval.shape), aval)
+    return wrap_as(copied(raw.reshape(aval.shape), aval.dtype.numpy), aval)
 
 
 # --- rules of custom derivatives, which are programs with a name ----------------------------------------------------
