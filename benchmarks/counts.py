@@ -23,7 +23,7 @@ from workloads import EIGHT
 
 import quabla as qb
 from quabla.ir.program import Program
-from quabla.lowering.loops import Apply, Call, Kernel, Panel, Product, Reduce, Step
+from quabla.lowering.loops import Apply, Call, Kernel, Panel, Product, Reduce, Step, singly
 from quabla_cpu import text, vectormath
 from quabla_cpu.costs import costs_of
 from quabla_cpu.lower import plan_of
@@ -91,7 +91,7 @@ def of_kernel(kernel: Kernel) -> Count:
 def of_steps(steps: Sequence[Step]) -> Count:
     """The operations of steps in order."""
     total = Count()
-    for step in steps:
+    for step in singly(steps):
         if isinstance(step, Kernel):
             total = total.plus(of_kernel(step))
         elif isinstance(step, Product):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from quabla.arrays.tensor import Tensor
 from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
-from quabla.lowering.loops import Buffer, Kernel, Panel, Product, Step
+from quabla.lowering.loops import Branches, Buffer, Kernel, Panel, Product, Step
 from quabla_cpu import engine, text, vectormath
 from quabla_cpu.executable import ENTRY
 from quabla_cpu.kernels import write_kernel
@@ -30,6 +30,7 @@ __all__ = [
     "set_pointers",
     "workspace_of",
     "write_plan",
+    "write_steps",
 ]
 
 PARAMETERS = [("ptr", "noalias nocapture readonly")]
@@ -94,20 +95,20 @@ def write_plan(code: Code, plan: Plan) -> int:
     else:
         workspace = b.alloca("i8", max(plan.workspace, 1), 64)
     if len(plan.steps) <= PART:
-        _write_steps(code, plan, plan.steps, args, workspace)
+        write_steps(code, plan, plan.steps, args, workspace)
     else:
         # LLVM's time grows faster than the length of a function, so a long one is a row of calls.
         for first in range(0, len(plan.steps), PART):
             name = f"part{len(b.module.functions)}"
             part = code.beside(b.module.function(name, "void", [*PARAMETERS, "ptr"], linkage="internal"))
-            _write_steps(part, plan, plan.steps[first : first + PART], *part.b.arguments)
+            write_steps(part, plan, plan.steps[first : first + PART], *part.b.arguments)
             part.b.ret()
             b.call(name, "void", args, workspace)
     b.ret()
     return workspace_of(plan)
 
 
-def _write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:
+def write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, workspace: Value) -> None:
     """Write some steps of a plan, with the addresses of the buffers that they touch."""
     set_pointers(code, plan, steps, args, workspace)
     parts: set[Buffer] = set()  # of the sums of panels
@@ -120,6 +121,8 @@ def _write_steps(code: Code, plan: Plan, steps: Sequence[Step], args: Value, wor
         elif isinstance(step, Panel):
             _write_panel(code, plan, step, args, workspace)
             parts.update(step.parts)
+        elif isinstance(step, Branches):
+            _write_branches(code, plan, step, args, workspace)
         else:
             found = routine_of(step.node.op.name)
             assert found is not None
@@ -172,6 +175,12 @@ def _write_panel(code: Code, plan: Plan, step: Panel, args: Value, workspace: Va
     with engine.no_fork():
         from quabla_cpu.spans import write_panel
     write_panel(code, plan, step, args, workspace)
+
+
+def _write_branches(code: Code, plan: Plan, step: Branches, args: Value, workspace: Value) -> None:
+    with engine.no_fork():
+        from quabla_cpu.beside import write_branches
+    write_branches(code, plan, step, args, workspace)
 
 
 def _call_add(code: Code, step: Kernel) -> bool:

@@ -8,18 +8,18 @@ from quabla.backends.protocol import Costs
 from quabla.ir.program import Node, Program
 from quabla.lowering.buffers import touched
 from quabla.lowering.fuse import Plan
-from quabla.lowering.loops import Kernel, Load, Panel, Product, Reduce, Step, Store
+from quabla.lowering.loops import Call, Kernel, Load, Panel, Product, Reduce, Store, singly
 from quabla.lowering.work import cost
 from quabla_cpu.lower import nodes_of, plan_of
 
-__all__ = ["costs_of", "loss_of"]
+__all__ = ["CALL", "costs_of", "loss_of"]
 
 
 def costs_of(program: Program) -> Costs:
     """The costs of a program that was lowered, with those of its regions."""
     plan = plan_of(program)
     nodes, kernels, products, routines, moved = nodes_of(program), 0, 0, 0, 0
-    for step in plan.steps:
+    for step in singly(plan.steps):
         if isinstance(step, Kernel):
             kernels += 1
             moved += _kernel(step)
@@ -75,10 +75,10 @@ def loss_of(plan: Plan) -> float:
     Tiles of products live in registers, which quick code keeps in memory: it takes five times as long. Other code takes
     at most twice as long.
     """
-    return sum(map(_loss, plan.steps))
+    return sum(map(_loss, singly(plan.steps)))
 
 
-def _loss(step: Step) -> float:
+def _loss(step: Kernel | Product | Call | Panel) -> float:
     if isinstance(step, Panel):
         passes = -(-step.rows // step.chunk)
         return passes * sum(_loss(each) for each, _ in step.steps)
@@ -87,8 +87,9 @@ def _loss(step: Step) -> float:
     if isinstance(step, Kernel):
         return cost(step)
     op, params = step.node.op.name, step.node.params
-    inner = sum(loss_of(plan_of(value)) + _CALL for value in params.values() if isinstance(value, Program))
+    inner = sum(loss_of(plan_of(value)) + CALL for value in params.values() if isinstance(value, Program))
     return inf if op == "while" else inner * (params["length"] if op == "scan" else 1)
 
 
-_CALL = 20.0  # nanoseconds of calling a region
+CALL = 20.0
+"""Nanoseconds of calling a region."""

@@ -9,7 +9,7 @@ from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import OPS
 from quabla.ir.program import Node, Program
 from quabla.lowering import fuse
-from quabla.lowering.loops import Buffer, Step
+from quabla.lowering.loops import Buffer, Call, Step
 from quabla.lowering.passes import simplify
 from quabla.lowering.stacks import by_parts
 from quabla.lowering.work import WORTH, cost
@@ -47,7 +47,7 @@ def plan_of(program: Program, device: str = "cpu") -> fuse.Plan:
                     device=device,
                 )
         program.memo[nodes_of] = len(simple.nodes)
-        found = program.memo[plan_of] = fuse.fuse(simple, _scratch, in_panels)
+        found = program.memo[plan_of] = fuse.fuse(simple, _scratch, arranged)
     return found
 
 
@@ -55,6 +55,17 @@ def nodes_of(program: Program) -> int:
     """The number of nodes of a program when it was fused."""
     plan_of(program)
     return program.memo[nodes_of]  # type: ignore[no-any-return]
+
+
+def arranged(steps: Sequence[Step], temporary: Callable[[dtype, int], Buffer]) -> tuple[Step, ...]:
+    """The steps in panels, and beside others where they need nothing of each other, if they are worth it."""
+    steps = in_panels(steps, temporary)
+    # Few programs have two steps that panels leave and that may be worth a thread: the others import nothing for it.
+    if sum(isinstance(step, Call) or cost(step) >= WORTH for step in steps) < 2:
+        return tuple(steps)
+    with engine.no_fork():
+        from quabla_cpu import worth
+    return worth.side_by_side(steps)
 
 
 def in_panels(steps: Sequence[Step], temporary: Callable[[dtype, int], Buffer]) -> tuple[Step, ...]:

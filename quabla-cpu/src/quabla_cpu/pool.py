@@ -31,7 +31,8 @@ __all__ = ["PARALLEL", "address", "ensure", "resize"]
 
 RECORD = "quabla_pool"
 WORDS = 96
-_STACK = 2 << 20  # bytes of stack of a worker
+# Bytes of stack of a worker. LAPACK's LU factorisation takes more than 4 MB where it uses threads of its own.
+_STACK = 16 << 20
 _EXPORTS = (PARALLEL, "prepare", "resize", "worker")
 
 _lock = threading.Lock()
@@ -65,7 +66,7 @@ def resize(n: int) -> None:
         ctypes.CFUNCTYPE(None, ctypes.c_int64)(_code().address("resize"))(n - 1)
         if _started >= n - 1:
             return
-        # The code that workers run keeps what it packs on the stack; a program may have asked for smaller ones.
+        # A program may have asked for smaller stacks.
         before = _thread.stack_size(_STACK)
         try:
             # Where the system allows no more threads, those there are do the work; so does the caller alone.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quabla.lowering.loops import Apply, Buffer, Call, Panel, Product, Scalar, Step
+from quabla.lowering.loops import Apply, Branches, Buffer, Call, Panel, Product, Reduce, Scalar, Step, Store
 
-__all__ = ["ALIGNMENT", "aligned", "assign", "touched"]
+__all__ = ["ALIGNMENT", "aligned", "assign", "touched", "writes"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -18,6 +18,8 @@ def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 def touched(step: Step) -> set[Buffer]:
     """The buffers that a step reads or writes."""
+    if isinstance(step, Branches):
+        return set().union(*[touched(s) for s in step.steps])
     if isinstance(step, Panel):
         own = {step.private} if step.private is not None else set()
         return own.union(*[touched(s) for s in step.begin], *[touched(s) for s, _ in step.steps])
@@ -27,6 +29,20 @@ def touched(step: Step) -> set[Buffer]:
         own = {step.scratch} if step.scratch is not None else set()
         return {buffer for buffer, _ in step.inputs} | set(step.outputs) | own
     return {e.buffer for e in step.body if not isinstance(e, (Apply, Scalar))}
+
+
+def writes(step: Step) -> set[Buffer]:
+    """The buffers that a step writes."""
+    if isinstance(step, Branches):
+        return set().union(*[writes(s) for s in step.steps])
+    if isinstance(step, Panel):
+        own = {step.private} if step.private is not None else set()
+        return own.union(*[writes(s) for s in step.begin], *[writes(s) for s, _ in step.steps])
+    if isinstance(step, Product):
+        return {step.out}
+    if isinstance(step, Call):
+        return set(step.outputs) | ({step.scratch} if step.scratch is not None else set())
+    return {e.buffer for e in step.body if isinstance(e, (Store, Reduce))}
 
 
 def assign(

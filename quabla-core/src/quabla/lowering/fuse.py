@@ -51,7 +51,7 @@ class Plan(NamedTuple):
         out_avals: the types of the outputs.
         out_offsets: where each output begins in the output block, in bytes.
         out_nbytes: the size of the output block.
-        steps: kernels, products, calls and panels in the order in which they run.
+        steps: kernels, products, calls, panels and branches in the order in which they run.
         constants: the arrays that buffers of kind "constant" stand for.
         workspace: bytes of memory for temporaries.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from quabla.lowering.buffers import touched
-from quabla.lowering.loops import Buffer, Call, Kernel, Product, Reduce, Rows, Step, Store
+from quabla.lowering.buffers import touched, writes
+from quabla.lowering.loops import Buffer, Kernel, Product, Rows, Step
 from quabla.lowering.packing import copied
 from quabla.lowering.rows import accesses, rows_of
 from quabla.lowering.work import WORTH, cost
@@ -151,7 +151,7 @@ class Group:
 
     def leave(self, step: Step) -> None:
         """Put a step that does not join before the panel, or after it where it must be."""
-        used, written = touched(step), _written(step)
+        used, written = touched(step), writes(step)
         before = (self.paces.keys(), self.sums, self.later_writes)
         if not all(map(used.isdisjoint, before)) or not written.isdisjoint(self.later_reads):
             self.after.append(step)
@@ -164,16 +164,6 @@ class Group:
             self.later_writes |= written
         else:
             self.before.append(step)
-
-
-def _written(step: Step) -> set[Buffer]:
-    """The buffers that a step writes."""
-    if isinstance(step, Kernel):
-        return {e.buffer for e in step.body if isinstance(e, (Store, Reduce))}
-    if isinstance(step, Product):
-        return {step.out}
-    assert isinstance(step, Call)
-    return set(step.outputs) | ({step.scratch} if step.scratch is not None else set())
 
 
 def grouped(steps: Sequence[Step], count: int, limits: Limits) -> Group:

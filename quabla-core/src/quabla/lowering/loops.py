@@ -7,6 +7,7 @@ domain, in elements. A `Reduce` combines the values along some axes and stores o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from quabla.dtypes import dtype
@@ -14,6 +15,7 @@ from quabla.ir.program import Node
 
 __all__ = [
     "Apply",
+    "Branches",
     "Buffer",
     "Call",
     "Kernel",
@@ -26,6 +28,7 @@ __all__ = [
     "Store",
     "collapse",
     "restrict",
+    "singly",
 ]
 
 Shape = tuple[int, ...]
@@ -217,7 +220,21 @@ class Panel(NamedTuple):
     private_nbytes: int
 
 
-Step = Kernel | Product | Call | Panel
+class Branches(NamedTuple):
+    """Steps that need nothing of each other and can run side by side; the one that takes longest is the last."""
+
+    steps: tuple[Kernel | Product | Call, ...]
+
+
+Step = Kernel | Product | Call | Panel | Branches
+
+
+def singly(steps: Sequence[Step]) -> list[Kernel | Product | Call | Panel]:
+    """The steps one by one, also those that run side by side."""
+    out: list[Kernel | Product | Call | Panel] = []
+    for step in steps:
+        out += step.steps if isinstance(step, Branches) else (step,)
+    return out
 
 
 def collapse(kernel: Kernel) -> Kernel:
