@@ -70,6 +70,17 @@ def test_components_side_by_side(shape: tuple[int, ...], parts: int, dtype: Any,
         np.testing.assert_array_equal(g.numpy(), w.numpy())
 
 
+@pytest.mark.parametrize(("parts", "whole"), [(2, True), (3, True), (4, True), (5, False)])
+def test_few_components_are_read_and_written_as_whole_vectors(parts: int, whole: bool) -> None:
+    def f(x: Any) -> Any:
+        return (qb.stack([x[:, i] * x[:, i - 1] for i in range(parts)], -1),)
+
+    program, _ = trace(f, [qb.zeros((80, parts)).aval])
+    code = CpuBackend().lower(program, "cpu").generate(32).text
+    assert ("load double," not in code and "store double " not in code) == whole
+    assert ("shufflevector" in code) == whole
+
+
 @pytest.mark.parametrize("shape", [(3, 3), (17, 40), (300, 260)])
 def test_a_grid_with_zeros_around_it(shape: tuple[int, int], threads: Any) -> None:
     def step(pad: Any, u: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Entry, Kernel, Load, Reduce, Scalar, Store
 from quabla_cpu import text, vectormath
+from quabla_cpu.interleaving import apart, interleaved, together
 from quabla_cpu.pointwise import POINTWISE, maximum, minimum, register_type
 from quabla_cpu.schedule import Schedule, schedules
 from quabla_cpu.text import Builder, Value
@@ -107,6 +108,10 @@ class _Nest:
         self.start_of: dict[int, int] = {}  # reduction -> its outermost loop
         self.halves = _halves(self.body)
         self.seen: dict[tuple[str, int], tuple[Any, Any]] = {}  # both results of those of them seen so far
+        self.groups: dict[int, tuple[int, ...]] = {}  # by one access, those of all components side by side
+        self.components: dict[
+            int, list[list[Value]]
+        ] = {}  # what loads of such groups found, per vector of the tile
         self.levels = self._levels()
 
     def _levels(self) -> list[list[int]]:
@@ -141,6 +146,8 @@ class _Nest:
                 at = -1
             level.append(at)
             self.varies.append(varies)
+        if self.lanes > 1:
+            self.groups = interleaved(self.body, self.axis, level)
         out: list[list[int]] = [[] for _ in range(len(self.order) + 1)]
         for i, at in enumerate(level):
             if at >= 0:
@@ -291,6 +298,14 @@ class _Nest:
                 x = known[e.buffer, e.offset] = load(b, d, self.addresses[i])
             return x
         stride = e.strides[self.axis]
+        if i in self.groups and not self.fixed:
+            group = self.groups[i]
+            first = group[0]
+            found = self.components.get(first)
+            if found is None:
+                places = [self._at(first, e, start) for start in self.starts]
+                found = self.components[first] = [apart(b, d, at, self.lanes, stride) for at in places]
+            return [xs[group.index(i)] for xs in found]
         out = []
         for start in self.starts:
             at = e.offset + start * stride
@@ -403,6 +418,13 @@ class _Nest:
         stride = e.strides[self.axis]
         reach = self.domain[self.axis] * stride
         self.code.written(e, None if self.order or not stride else range(e.offset, e.offset + reach, stride))
+        if i in self.groups and not self.fixed:
+            group = self.groups[i]
+            if i == max(group):
+                columns = [self._vector(self.body[j].value) for j in group]  # type: ignore[union-attr]
+                for start, xs in zip(self.starts, zip(*columns, strict=True), strict=True):
+                    together(self.b, d, xs, self._at(group[0], e, start))
+            return
         for start, x in zip(self.starts, self._vector(e.value), strict=True):
             store(self.b, d, x, self._at(i, e, start), stride)
             if self.fixed:
