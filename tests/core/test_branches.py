@@ -85,6 +85,30 @@ def test_panels_and_what_adds_their_sums_stay_outside() -> None:
     assert side_by_side(steps, even, 1.0) == tuple(steps)
 
 
+@pytest.mark.parametrize("megabytes", [1, 40, 100])
+def test_memory_is_worth_more_than_threads(megabytes: int) -> None:
+    """Five large arrays, each read at once, and so in the memory of the one before."""
+    x, *small = buffers(6)
+    large = [Buffer("temporary", float64, megabytes << 17, 6 + i) for i in range(5)]
+    pairs = [(step(a, x), step(b, a)) for a, b in zip(large, small, strict=True)]
+    steps = [each for pair in pairs for each in pair]
+    found = side_by_side(steps, lambda s: 1.0 if writes(s) <= set(large) else 0.0, 1.0)
+    assert [len(g) for g in groups(found)] == {1: [5], 40: [2, 2], 100: []}[megabytes]
+    assert assign(found) <= assign(steps) + (128 << 20)
+
+
+@pytest.mark.parametrize(("megabytes", "beside"), [(20, [5]), (50, [])])
+def test_operands_computed_early_do_not_fill_the_memory(megabytes: int, beside: list[int]) -> None:
+    """Steps that could be beside the first, were the large operands of all of them there at once."""
+    x, first, *small = buffers(6)
+    large = [Buffer("temporary", float64, megabytes << 17, 6 + i) for i in range(4)]
+    steps = [step(first, x)]
+    for a, b in zip(large, small, strict=True):
+        steps += [step(a, x), step(b, a)]
+    found = side_by_side(steps, lambda s: 0.0 if writes(s) <= set(large) else 1.0, 1.0)
+    assert [len(g) for g in groups(found)] == beside
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_plans_keep_their_meaning(seed: int) -> None:
     rng = random.Random(seed)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quabla.lowering.buffers import touched, writes
-from quabla.lowering.loops import Branches, Buffer, Call, Panel, Step
+from quabla.lowering.buffers import assign, touched, writes
+from quabla.lowering.loops import Branches, Buffer, Panel, Step
 from quabla.lowering.work import WORTH
 
 __all__ = ["side_by_side"]
 
-_KEPT = 64 << 20  # bytes of scratch memory that steps side by side may have beside the largest
+_KEPT = 64 << 20  # bytes that steps side by side may write to the workspace, beside the one that writes most
+_MORE = 128 << 20  # bytes by which the workspace may grow in all
 _LEAST = 0.05  # what must be gained, as a part of the time of the longest
 
 
@@ -61,7 +62,8 @@ def side_by_side(
         out.append(
             Branches(tuple([each for j in group if not isinstance(each := steps[j], (Panel, Branches))]))
         )
-    return tuple(out)
+    # What is computed earlier, to be beside something, is kept for longer.
+    return tuple(out if assign(out) <= assign(steps) + _MORE else steps)
 
 
 def _needed(steps: Sequence[Step]) -> list[int]:
@@ -88,18 +90,19 @@ def _group(
     first: int, steps: Sequence[Step], costs: dict[int, float], needed: Sequence[int], done: int
 ) -> list[int]:
     """The steps that run beside the first, by number, in order; it alone where that gains too little."""
-    group, members, kept = [first], 1 << first, [_scratch(steps[first])]
+    group, members, kept = [first], 1 << first, [_nbytes(steps[first])]
     for j in costs:
         if j <= first or done >> j & 1 or needed[j] & members:
             continue
-        scratch = _scratch(steps[j])
-        if sum(kept) + scratch - max(*kept, scratch) <= _KEPT:
+        nbytes = _nbytes(steps[j])
+        if sum(kept) + nbytes - max(*kept, nbytes) <= _KEPT:
             group.append(j)
             members |= 1 << j
-            kept.append(scratch)
+            kept.append(nbytes)
     longest = max(costs[j] for j in group)
     return group if sum(costs[j] for j in group) - longest >= _LEAST * longest else [first]
 
 
-def _scratch(step: Step) -> int:
-    return step.scratch.size if isinstance(step, Call) and step.scratch is not None else 0
+def _nbytes(step: Step) -> int:
+    """The bytes of workspace that a step writes: results, and what a routine has for itself."""
+    return sum(b.size * b.dtype.itemsize for b in writes(step) if b.kind == "temporary")
