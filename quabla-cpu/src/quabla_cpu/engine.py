@@ -198,10 +198,15 @@ def remember(code: bytes, symbol: str) -> None:
     machine.remember(machine.Machine(engine.host, engine.identity, image))
 
 
-def function_attributes() -> str:
-    """Attributes for every function: no unwinding, and the widest vectors, which LLVM avoids by default."""
-    bits = host().vector_bytes * 8
-    return f'nounwind "prefer-vector-width"="{bits}"' if bits == 512 else "nounwind"
+def function_attributes(*, leaf: bool = False) -> str:
+    """Attributes for every function: no unwinding, and the widest vectors, which LLVM avoids by default.
+
+    Vectors that are kept on the stack across a call lie within a cache line each, unless the function is a `leaf`,
+    which keeps none: one that crosses two lines takes tens of cycles to come back.
+    """
+    width = host().vector_bytes
+    aligned = f" alignstack({width})" if width > 16 and not leaf else ""
+    return f"nounwind{aligned}" + (' "prefer-vector-width"="512"' if width == 64 else "")
 
 
 def compile(text: str, *, cache: bool = True, passes: bool = True) -> bytes:

@@ -235,12 +235,12 @@ def _object(name: str, dtype: str, lanes: int) -> bytes:
 
 
 def _helper_source() -> str:
-    module = text.Module(engine.function_attributes())
+    module = text.Module(engine.function_attributes(leaf=True))
     _module("hugeangle").define(module)
     return module.text()
 
 
 def _source(name: str, dtype: str, lanes: int) -> str:
-    module = text.Module(engine.function_attributes())
+    module = text.Module(engine.function_attributes(leaf=True))
     _define(module, symbol(name, dtype, lanes), name, dtype, lanes, "")
     return module.text()
