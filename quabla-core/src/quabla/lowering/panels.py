@@ -38,6 +38,8 @@ from quabla.lowering.work import cost
 
 __all__ = ["in_panels"]
 
+_TILE = 32  # columns of a tile of a product, or a multiple of them
+
 
 _LIMITS = Limits()
 
@@ -172,7 +174,24 @@ def _alone(step: Step, temporary: Temporary, limits: Limits) -> Step:
     if count < 2 * least:
         return step
     spans = _power_of_two(min(limits.summed, count // least))
+    if isinstance(step, Product) and count >= 2 * _TILE:
+        spans = -(-count // _balanced(count, limits.spans))
     return _made([(step, rows)], count, spans, count, temporary, [])[0]
+
+
+def _balanced(count: int, most: int) -> int:
+    """Rows of a span, whole tiles of them: with which two, four and eight threads wait least for each other.
+
+    Spans are taken one after another, so a thread has one more than another at the most, and the last span is smaller.
+    """
+
+    def waiting(chunk: int) -> tuple[float, int]:
+        spans = -(-count // chunk)
+        longest = [-(-spans // threads) * chunk for threads in (2, 4, 8)]
+        return sum([n * threads for n, threads in zip(longest, (2, 4, 8), strict=True)]), -chunk
+
+    least = -(-count // (most * _TILE)) * _TILE
+    return min(range(least, max(least, count // 2) + 1, _TILE), key=waiting)
 
 
 def _own_axes(step: Work) -> list[Rows]:
@@ -209,7 +228,7 @@ def _made(
     span = -(-count // spans)
     passes = -(-span // most)
     chunk = -(-span // passes)
-    whole = 32 if chunk >= (32 if len(members) == 1 else 128) else 8 if chunk >= 16 else 1
+    whole = _TILE if chunk >= (_TILE if len(members) == 1 else 128) else 8 if chunk >= 16 else 1
     chunk = -(-chunk // whole) * whole
     while chunk < 2 or count % chunk == 1:  # kernels know no axis of extent 1
         chunk += whole
