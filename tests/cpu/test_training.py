@@ -6,10 +6,12 @@ import _thread
 import itertools
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -213,7 +215,15 @@ def test_trainers_of_several_threads_do_not_meet() -> None:
     assert len(results) == 3 and results[0] == results[1] == results[2]
 
 
-def test_an_interrupt_is_heard_soon_and_loses_nothing() -> None:
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Interrupts as in a terminal; a shell lets what it runs in the background ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_is_heard_soon_and_loses_nothing(interrupts: None) -> None:
     loss, w, data = pinn()
     trainer, again = (Trainer(loss, w, Adam(0.001), *data) for _ in range(2))
     timer = threading.Timer(0.3, _thread.interrupt_main)
