@@ -102,7 +102,7 @@ def load_jax() -> SimpleNamespace:
         softmax=jax.nn.softmax,
         solve=jnp.linalg.solve,
         loop=lambda steps, body, state, *operands: jax.lax.fori_loop(
-            0, steps, lambda i, s: body(s, *operands), state
+            0, steps, lambda i, s: jax.checkpoint(body)(s, *operands), state
         ),
         scan=jax.lax.scan,
         array=jnp.asarray,

@@ -118,20 +118,30 @@ def pinn2d(fw: Any) -> Work:
 
 
 def ode(fw: Any) -> Work:
-    """Lotka and Volterra's equations, 1000 steps of Runge and Kutta, with the gradient in the rates."""
+    """Lotka and Volterra's equations, 1000 steps of Runge and Kutta, with the gradient in the rates.
+
+    The state is a tuple, and JAX computes the stages again on the way back (`jax.checkpoint`), as we do: without either
+    of these it takes 25 to 50 times as long.
+    """
 
     def slope(s: Any, p: Any) -> Any:
-        return fw.stack([p[0] * s[0] - p[1] * s[0] * s[1], p[2] * s[0] * s[1] - p[3] * s[1]])
+        x, y = s
+        return p[0] * x - p[1] * x * y, p[2] * x * y - p[3] * y
+
+    def ahead(s: Any, h: float, k: Any) -> Any:
+        return tuple(x + h * dx for x, dx in zip(s, k, strict=True))
 
     def loss(p: Any, start: Any, h: float = 0.01) -> Any:
         def body(s: Any, p: Any) -> Any:
             k1 = slope(s, p)
-            k2 = slope(s + 0.5 * h * k1, p)
-            k3 = slope(s + 0.5 * h * k2, p)
-            k4 = slope(s + h * k3, p)
-            return s + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+            k2 = slope(ahead(s, 0.5 * h, k1), p)
+            k3 = slope(ahead(s, 0.5 * h, k2), p)
+            k4 = slope(ahead(s, h, k3), p)
+            stages = zip(k1, k2, k3, k4, strict=True)
+            return ahead(s, h / 6.0, [a + 2.0 * b + 2.0 * c + d for a, b, c, d in stages])
 
-        return fw.sum(fw.loop(1000, body, start, p) ** 2)
+        x, y = fw.loop(1000, body, (start[0], start[1]), p)
+        return x**2 + y**2
 
     step = fw.jit(fw.value_and_grad(loss))
     p, start = fw.array(np.array([1.1, 0.4, 0.1, 0.4])), fw.array(np.array([10.0, 5.0]))

@@ -273,6 +273,7 @@ def test_a_child_finishes_what_the_parent_began(moment, monkeypatch):
         return well(sources)
 
     monkeypatch.setattr(tiers, "_well", slowly)
+    monkeypatch.setattr(background, "_MORE", 0.0)
     if moment == "before":
         background.later(lambda: go.wait(60))
     x = normal(8)
@@ -307,6 +308,42 @@ def test_a_process_that_ends_leaves_the_good_code_for_the_next(run_python):
     assert first[0] == second[0] and first[1] == "True"
     if first[0].endswith("False"):
         assert second[1] == "False"
+
+
+BUSY = """
+import os, sys, time
+import quabla as qb
+from quabla_cpu import background
+fs = [qb.jit(lambda x, k=k: qb.sin(x) * (k + 0.3) + x) for k in range(60)]
+for f in fs:
+    f(qb.ones(3))
+assert background.waiting() > 40
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_ends_soon_compiles_nothing(run_python):
+    code = BUSY + (
+        "import multiprocessing, threading\n"
+        "process = multiprocessing.get_context('fork').Process(target=int)\n"
+        "start = time.monotonic(); process.start(); process.join()\n"
+        "print(time.monotonic() - start < 1.0, process.exitcode)"
+    )
+    assert run_python(code).stdout.split() == ["True", "0"]
+
+
+def test_without_a_cache_the_end_of_a_process_waits_for_nothing(run_python, monkeypatch):
+    monkeypatch.setenv("QUABLA_CACHE", "0")
+    code = (
+        BUSY
+        + "import atexit; from quabla_cpu import tiers; well = tiers._well\n"
+        + (
+            "def counted(sources):\n    sys.stdout.write('job ') if not background._alive() else None\n"
+            "    return well(sources)\n"
+            "tiers._well = counted"
+        )
+    )
+    assert run_python(code).stdout == ""
 
 
 def test_jobs_are_done_in_order_and_waiting_has_an_end():

@@ -1,7 +1,8 @@
 """Work that nobody waits for: one thread that does it in order, while the program that asked for it goes on.
 
-The thread ends when nothing is left to do. A process that ends waits for it, so that what it compiled is there for the
-next process. A child process after a fork begins with the job that the parent was at.
+The thread ends when nothing is left to do. A process that ends waits for it a little, so that what it compiled is there
+for the next process; without a cache there is nothing to wait for. A child process after a fork takes over what its
+parent had not done, unless it ends before long.
 """
 
 from __future__ import annotations
@@ -13,22 +14,29 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 
+from quabla_cpu import diskcache
+
 __all__ = ["breathe", "later", "wait", "waiting"]
 
 _QUIET = (
     0.05  # seconds without a new job before the first one begins: often several programs follow each other
 )
 
+_MORE = 1.0  # seconds that a child process waits besides: its parent is doing the same, and it may be about to end
+_PATIENCE = 2.0  # seconds for which the end of a process is held up
+
 _changed = threading.Condition()
 _jobs: deque[Callable[[], None]] = deque()  # the first one is being done
 _thread: threading.Thread | None = None
 _asked = 0.0
+_inherited = False  # whether the jobs are those of the parent, too
 
 
 def later(job: Callable[[], None]) -> None:
     """Do something when those before have been done. What it raises becomes a warning."""
-    global _asked
+    global _asked, _inherited
     with _changed:
+        _inherited = False
         _jobs.append(job)
         _asked = time.monotonic()
         _start()
@@ -63,10 +71,16 @@ def _start() -> None:
 
 def _work() -> None:
     global _thread
+    end = None
     try:
         while _jobs:
-            while threading.main_thread().is_alive() and (left := _asked + _QUIET - time.monotonic()) > 0:
-                time.sleep(left)
+            while _alive() and (left := _asked + _QUIET - time.monotonic()) > 0:
+                time.sleep(min(left, _QUIET))
+            if not _alive():
+                end = end or time.monotonic() + _PATIENCE
+                if _inherited or not diskcache.enabled() or time.monotonic() > end:
+                    _jobs.clear()
+                    break
             try:
                 _jobs[0]()
             except Exception as error:
@@ -80,6 +94,10 @@ def _work() -> None:
             _start()
 
 
+def _alive() -> bool:
+    return threading.main_thread().is_alive()
+
+
 def _complain(error: Exception) -> None:
     warnings.warn(
         f"quabla: compiling well failed (please report this); quick code goes on: {error!r}",
@@ -89,9 +107,11 @@ def _complain(error: Exception) -> None:
 
 
 def _renew() -> None:
-    global _changed, _thread
+    global _asked, _changed, _inherited, _thread
     _changed = threading.Condition()
     _thread = None
+    _inherited = True
+    _asked = time.monotonic() + _MORE
     _start()
 
 
