@@ -101,9 +101,9 @@ def load_jax() -> SimpleNamespace:
         **{name: getattr(jax, name) for name in ("grad", "vmap", "jit", "value_and_grad", "hessian")},
         softmax=jax.nn.softmax,
         solve=jnp.linalg.solve,
-        loop=lambda steps, body, state, *operands: jax.lax.fori_loop(
-            0, steps, lambda i, s: jax.checkpoint(body)(s, *operands), state
-        ),
+        loop=lambda steps, body, state, *operands: jax.lax.scan(
+            jax.checkpoint(lambda s, _: (body(s, *operands), None)), state, None, length=steps
+        )[0],
         scan=jax.lax.scan,
         array=jnp.asarray,
         wait=jax.block_until_ready,

@@ -132,7 +132,7 @@ def ode(fw: Any) -> Work:
         return tuple(x + h * dx for x, dx in zip(s, k, strict=True))
 
     def loss(p: Any, start: Any, h: float = 0.01) -> Any:
-        def body(s: Any, p: Any) -> Any:
+        def body(s: Any, *p: Any) -> Any:
             k1 = slope(s, p)
             k2 = slope(ahead(s, 0.5 * h, k1), p)
             k3 = slope(ahead(s, 0.5 * h, k2), p)
@@ -140,7 +140,7 @@ def ode(fw: Any) -> Work:
             stages = zip(k1, k2, k3, k4, strict=True)
             return ahead(s, h / 6.0, [a + 2.0 * b + 2.0 * c + d for a, b, c, d in stages])
 
-        x, y = fw.loop(1000, body, (start[0], start[1]), p)
+        x, y = fw.loop(1000, body, (start[0], start[1]), p[0], p[1], p[2], p[3])
         return x**2 + y**2
 
     step = fw.jit(fw.value_and_grad(loss))
