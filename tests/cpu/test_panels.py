@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,11 @@ def test_any_program_over_rows(data: st.DataObject) -> None:
         return *f(x, w), *qb.grad(lambda x, w: qb.sum(f(x, w)[0] * x), (0, 1))(x, w)
 
     check(with_gradient if data.draw(st.booleans()) else f, x, w)
+
+
+def test_sums_of_millions_lose_no_digits() -> None:
+    """The error of adding equal numbers one after another grows with their number; sums of sums keep it small."""
+    for n in (1_000_000, 3_000_001):
+        got = qb.jit(qb.sum)(qb.array(np.full(n, 0.1))).item()
+        exact = float(Fraction(0.1) * n)
+        assert abs(got - exact) < 40 * np.finfo(np.float64).eps * exact

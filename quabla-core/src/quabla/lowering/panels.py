@@ -38,6 +38,7 @@ from quabla.lowering.work import cost
 
 __all__ = ["in_panels"]
 
+_SUMMED = 8192  # rows that are summed in one go: their sum is added to that of others, so that errors do not pile up
 _TILE = 32  # columns of a tile of a product, or a multiple of them
 
 
@@ -109,6 +110,8 @@ def _panel(group: Group, temporary: Temporary, readers: dict[Buffer, int]) -> li
     # A power of two, so that two, four or eight threads have the same to do.
     spans = _power_of_two(min(limits.summed if group.sums else limits.spans, count // limits.span))
     most = -(-count // spans)
+    if group.sums:
+        most = min(most, _SUMMED)
     if per_row:
         most = min(most, max(limits.cache // per_row, limits.chunk if group.sums else 1))
     copies: list[Kernel] = []
