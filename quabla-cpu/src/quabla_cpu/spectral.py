@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from quabla.ir.program import Node
 from quabla.lowering.loops import Call
 from quabla.ops.spectral import FIRST
 from quabla_cpu import text
 from quabla_cpu.lapack import Caller, systems, times, write_symmetric_part
+from quabla_cpu.rounds import divided
 from quabla_cpu.routines import address, routine
 from quabla_cpu.text import Value
 from quabla_cpu.writing import Code
 
 __all__: list[str] = []
+
+_SMALL = 48  # rows of matrices of a stack that threads share; the scratch memory of one is on the stack
 
 
 def _parts(node: Node) -> tuple[int, int, int]:
@@ -29,36 +33,53 @@ def _parts(node: Node) -> tuple[int, int, int]:
 def _eigh(code: Code, step: Call) -> None:
     ((a, offset),), (values, vectors) = step.inputs, step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
-    n, b, c = shape[-1], code.b, Caller(code, d)
+    n, c = shape[-1], Caller(code, d)
     # The symmetric part, in the place of the result: LAPACK leaves the eigenvectors there one after the other.
     write_symmetric_part(code, a, offset, shape, vectors)
     code.forget(vectors)
-    assert step.scratch is not None
-    matrix, work_nbytes, _ = _parts(step.node)
-    rows = address(code, step.scratch)
+    nbytes, count, sizes = n * n * d.itemsize, math.prod(shape[:-2]), _parts(step.node)
+    x, w = address(code, vectors), address(code, values)
+    if count > 1 and n <= _SMALL:  # LAPACK runs in one thread then
+
+        def one(inner: Code, pointers: Sequence[Value], i: Value) -> None:
+            x, w = (
+                inner.b.gep("i8", pointer, times(inner.b, i, apart))
+                for pointer, apart in zip(pointers, (nbytes, n * d.itemsize), strict=True)
+            )
+            _solve(Caller(inner, d), x, w, inner.b.alloca("i8", sum(sizes), 64), sizes, n)
+
+        divided(code, (x, w), count, 600.0 * n + 2.0 * n**3, one)
+    else:
+        assert step.scratch is not None
+        scratch = address(code, step.scratch)
+        with systems(code, count, (x, nbytes), (w, n * d.itemsize)) as (matrix, line):
+            _solve(c, matrix, line, scratch, sizes, n)
+    code.forget(values)
+    code.forget(vectors)
+
+
+def _solve(c: Caller, x: Value, w: Value, rows: Value, sizes: tuple[int, int, int], n: int) -> None:
+    """Decompose the matrix at `x` in its place, with scratch memory at `rows`; the eigenvalues go to `w`."""
+    b = c.b
+    matrix, work_nbytes, _ = sizes
     work = b.gep("i8", rows, matrix)
     integers = b.gep("i8", work, work_nbytes)
     info = b.alloca("i32", 1, 4)
-    nbytes = n * n * d.itemsize
-    parts = (address(code, vectors), nbytes), (address(code, values), n * d.itemsize)
-    with systems(code, math.prod(shape[:-2]), *parts) as (x, w):
-        b.memcpy(rows, x, text.constant("i64", nbytes))
-        branch = b.branch(_finite(c, rows, n * n), likely=True)
-        with branch.then():
-            c.call("syevd", "V", "L", n, rows, n, w, work, 1 + 6 * n + 2 * n * n, integers, 3 + 5 * n, info)
-            branch.give(b.icmp("eq", b.load("i32", info), text.constant("i32", 0)))
-        with branch.otherwise():
-            branch.give(text.constant("i1", 0))
-        (done,) = branch.results()
-        branch = b.branch(done, likely=True)
-        with branch.then():
-            _turn(c, rows, x, n)
-        with branch.otherwise():
-            c.fill(w, n, math.nan)
-            c.fill(x, n * n, math.nan)
-        branch.results()
-    code.forget(values)
-    code.forget(vectors)
+    b.memcpy(rows, x, text.constant("i64", n * n * c.d.itemsize))
+    branch = b.branch(_finite(c, rows, n * n), likely=True)
+    with branch.then():
+        c.call("syevd", "V", "L", n, rows, n, w, work, 1 + 6 * n + 2 * n * n, integers, 3 + 5 * n, info)
+        branch.give(b.icmp("eq", b.load("i32", info), text.constant("i32", 0)))
+    with branch.otherwise():
+        branch.give(text.constant("i1", 0))
+    (done,) = branch.results()
+    branch = b.branch(done, likely=True)
+    with branch.then():
+        _turn(c, rows, x, n)
+    with branch.otherwise():
+        c.fill(w, n, math.nan)
+        c.fill(x, n * n, math.nan)
+    branch.results()
 
 
 def _finite(c: Caller, x: Value, count: int) -> Value:
