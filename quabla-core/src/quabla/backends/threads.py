@@ -44,9 +44,10 @@ def set_num_threads(n: int) -> None:
     """Let one program compute with at most `n` threads, from the next call on.
 
     Results do not depend on the number, to the last bit. One thread is right where several processes share the machine.
-    Large programs alone are divided; a small one runs in the thread that calls it. Factorisations are LAPACK's, whose
-    threads are those of OpenBLAS (`OPENBLAS_NUM_THREADS`). In a child process made by a fork
-    programs run in one thread until this is called there, or something new is compiled.
+    Large programs alone are divided; a small one runs in the thread that calls it. Factorisations of large matrices are
+    LAPACK's, whose threads are those of OpenBLAS: the last bits of its results depend on their number, so it is left as
+    the environment variable `OPENBLAS_NUM_THREADS` has it. In a child process made by a fork programs run in one thread
+    until this is called there, or something new is compiled.
 
     Args:
         n: a positive whole number. The thread that calls a program is one of them.
