@@ -36,7 +36,8 @@ def while_loop(
 
     Within a trace the loop is one operation that runs natively; on concrete arrays it is a Python loop. Forward mode
     passes through any loop; reverse mode needs `max_steps`, and costs what was run, not what was allowed. Under `vmap`
-    the loop runs while any example does, and nothing of the steps that an example does not take reaches it.
+    the loop runs while any example does, and nothing of the steps that an example does not take reaches it. A native
+    loop hears an interrupt (Ctrl-C) when it has ended: give one that may never end a `max_steps`.
 
     Args:
         cond_fun: a function of the carry and the operands that returns a bool scalar.
