@@ -19,7 +19,7 @@ from quabla_cpu.lower import knows, plan_of
 from quabla_cpu.sharing import Compiled, shared
 from quabla_cpu.tiers import Source
 
-__all__ = ["compile_program", "costs_of", "generate", "loss_of", "knows", "plan_of"]
+__all__ = ["compile_program", "costs_of", "generate", "knows", "loss_of", "plan_of"]
 
 
 def generate(plan: Plan, vector_bytes: int | None = None) -> Generated:

@@ -18,10 +18,7 @@ from quabla_cpu import diskcache
 
 __all__ = ["breathe", "later", "wait", "waiting"]
 
-_QUIET = (
-    0.05  # seconds without a new job before the first one begins: often several programs follow each other
-)
-
+_QUIET = 0.05  # seconds without a new job before the first one begins: programs often follow each other
 _MORE = 1.0  # seconds that a child process waits besides: its parent is doing the same, and it may be about to end
 _PATIENCE = 2.0  # seconds for which the end of a process is held up
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Branches
-from quabla_cpu import text
+from quabla_cpu import text, threaded
 from quabla_cpu.codegen import write_steps
-from quabla_cpu.executable import PARALLEL
 from quabla_cpu.text import Value
 from quabla_cpu.writing import Code
 
@@ -17,11 +16,7 @@ def write_branches(code: Code, plan: Plan, step: Branches, args: Value, workspac
     """A call of `parallel` with a function that runs the branch of a number: `(context, number, slot)`."""
     module = code.b.module
     number = len(module.functions)
-    chosen = code.beside(
-        module.function(f"branches{number}", "void", ["ptr", "i64", "i64"], linkage="internal")
-    )
-    context, index, _slot = chosen.b.arguments
-    there = chosen.b.load("ptr", context), chosen.b.load("ptr", chosen.b.gep("ptr", context, 1))
+    chosen, there, index, _slot = threaded.function(code, f"branches{number}", 2)
     for i, each in enumerate(step.steps):
         # A function of its own: what one branch has on the stack, the others need not have.
         name = f"branch{number}_{i}"
@@ -31,10 +26,6 @@ def write_branches(code: Code, plan: Plan, step: Branches, args: Value, workspac
         with chosen.b.if_(chosen.b.icmp("eq", index, text.number(i))):
             chosen.b.call(name, "void", *there)
     chosen.b.ret()
-    here = code.b.alloca("ptr", 2, 8)
-    code.b.store(args, here)
-    code.b.store(workspace, code.b.gep("ptr", here, 1))
-    code.calls.add(PARALLEL)
-    code.b.call(PARALLEL, "void", Value(f"@branches{number}", "ptr"), here, text.number(len(step.steps)))
+    threaded.call(code, f"branches{number}", (args, workspace), len(step.steps))
     code.known.clear()
     code.lanes.clear()

@@ -109,9 +109,8 @@ class _Nest:
         self.halves = _halves(self.body)
         self.seen: dict[tuple[str, int], tuple[Any, Any]] = {}  # both results of those of them seen so far
         self.groups: dict[int, tuple[int, ...]] = {}  # by one access, those of all components side by side
-        self.components: dict[
-            int, list[list[Value]]
-        ] = {}  # what loads of such groups found, per vector of the tile
+        # What loads of such groups found, per vector of the tile.
+        self.components: dict[int, list[list[Value]]] = {}
         self.levels = self._levels()
 
     def _levels(self) -> list[list[int]]:

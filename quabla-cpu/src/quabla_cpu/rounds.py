@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quabla.lowering.work import WORTH
-from quabla_cpu import text
-from quabla_cpu.executable import PARALLEL
+from quabla_cpu import text, threaded
 from quabla_cpu.text import Value
 from quabla_cpu.writing import Code
 
@@ -41,9 +40,7 @@ def divided(
             write(code, pointers, i)
         return
     name = f"span{len(b.module.functions)}"
-    span = code.beside(b.module.function(name, "void", ["ptr", "i64", "i64"], linkage="internal"))
-    context, index, _slot = span.b.arguments
-    there = [span.b.load("ptr", span.b.gep("ptr", context, i)) for i in range(len(pointers))]
+    span, there, index, _slot = threaded.function(code, name, len(pointers))
     size = -(-count // spans)
     first = span.b.mul(index, text.number(size), "nsw")
     with span.b.loop(
@@ -51,11 +48,7 @@ def divided(
     ) as i:
         write(span, there, i)
     span.b.ret()
-    here = b.alloca("ptr", len(pointers), 8)
-    for place, pointer in enumerate(pointers):
-        b.store(pointer, b.gep("ptr", here, place))
-    code.calls.add(PARALLEL)
-    b.call(PARALLEL, "void", Value(f"@{name}", "ptr"), here, text.number(-(-count // size)))
+    threaded.call(code, name, pointers, -(-count // size))
 
 
 def vectors(

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from quabla.lowering.fuse import Plan
 from quabla.lowering.loops import Kernel, Panel, Product, Rows
-from quabla_cpu import text
+from quabla_cpu import text, threaded
 from quabla_cpu.codegen import PART, set_pointers
-from quabla_cpu.executable import PARALLEL
 from quabla_cpu.gemm import write_product
 from quabla_cpu.kernels import write_kernel
 from quabla_cpu.sums import call_fill
@@ -25,10 +24,8 @@ def write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: Va
     full = _pass(code, plan, panel, panel.steps, f"pass{number}")
     rest = _pass(code, plan, panel, panel.rest, f"rest{number}") if panel.rest else None
     name = f"span{number}"
-    span = code.beside(module.function(name, "void", ["ptr", "i64", "i64"], linkage="internal"))
+    span, (args_there, workspace_there), index, slot = threaded.function(code, name, 2)
     b = span.b
-    context, index, slot = b.arguments
-    args_there, workspace_there = b.load("ptr", context), b.load("ptr", b.gep("ptr", context, 1))
     private = workspace_there
     if panel.private is not None:
         mine = b.mul(slot, text.number(panel.private_nbytes), "nsw")
@@ -48,11 +45,7 @@ def write_panel(code: Code, plan: Plan, panel: Panel, args: Value, workspace: Va
         with b.if_(b.icmp("eq", index, text.number(panel.spans - 1))):
             b.call(rest, "void", args_there, workspace_there, private, text.number(last), index)
     b.ret()
-    here = code.b.alloca("ptr", 2, 8)
-    code.b.store(args, here)
-    code.b.store(workspace, code.b.gep("ptr", here, 1))
-    code.calls.add(PARALLEL)
-    code.b.call(PARALLEL, "void", Value(f"@{name}", "ptr"), here, text.number(panel.spans))
+    threaded.call(code, name, (args, workspace), panel.spans)
     code.known.clear()
     code.lanes.clear()
 

@@ -29,7 +29,13 @@ def _parts(node: Node) -> tuple[int, int, int]:
     return matrix, work, (3 + 5 * n) * 4
 
 
-@routine("eigh", lambda node: sum(_parts(node)))
+def _shared(node: Node) -> bool:
+    """Whether threads share the matrices of a stack: LAPACK runs in one thread for them."""
+    shape = node.inputs[0].shape
+    return math.prod(shape[:-2]) > 1 and shape[-1] <= _SMALL
+
+
+@routine("eigh", lambda node: 0 if _shared(node) else sum(_parts(node)))
 def _eigh(code: Code, step: Call) -> None:
     ((a, offset),), (values, vectors) = step.inputs, step.outputs
     shape, d = step.node.inputs[0].shape, step.node.inputs[0].dtype
@@ -39,7 +45,7 @@ def _eigh(code: Code, step: Call) -> None:
     code.forget(vectors)
     nbytes, count, sizes = n * n * d.itemsize, math.prod(shape[:-2]), _parts(step.node)
     x, w = address(code, vectors), address(code, values)
-    if count > 1 and n <= _SMALL:  # LAPACK runs in one thread then
+    if _shared(step.node):
 
         def one(inner: Code, pointers: Sequence[Value], i: Value) -> None:
             x, w = (

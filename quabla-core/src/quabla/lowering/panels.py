@@ -41,7 +41,6 @@ __all__ = ["in_panels"]
 _SUMMED = 8192  # rows that are summed in one go: their sum is added to that of others, so that errors do not pile up
 _TILE = 32  # columns of a tile of a product, or a multiple of them
 
-
 _LIMITS = Limits()
 
 Temporary = Callable[[dtype, int], Buffer]
