@@ -115,7 +115,8 @@ def test_what_the_user_called_is_what_complains_of_the_loss(name: str, loss: str
     with pytest.raises(error, match=rf"^{name}: <lambda> must return ") as info:
         CALLERS[name](f)
     # Nothing is advised that this function does not take.
-    assert ("has_aux" in str(info.value) or "jacobian" in str(info.value)) <= (name.endswith("grad"))
+    assert ("jacobian" in str(info.value)) == (name.endswith("grad") and loss == "shape")
+    assert ("has_aux" in str(info.value)) == (name != "Trainer" and loss in ("tuple", "nothing"))
 
 
 def test_the_hessian_names_the_user_s_function_and_itself() -> None:

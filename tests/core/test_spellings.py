@@ -163,6 +163,17 @@ def test_transforms_of_what_stands_below_them() -> None:
     def both(x: Any, y: Any) -> Any:
         return x * y, "label"
 
+    @qb.jacobian(argnums=1, has_aux=True, chunk_size=2)
+    def block(x: Any, y: Any) -> Any:
+        return x * y, "label"
+
+    @qb.hessian(argnums=1, has_aux=True)
+    def curve(x: Any, y: Any) -> Any:
+        return x * y**2, "label"
+
+    for of, expected in ((block, 2.0), (curve, 4.0)):
+        derivative, aux = of(2.0, 5.0)
+        assert (derivative.item(), aux) == (expected, "label")
     assert times(qb.array(2.0), 3).item() == 6.0
     with pytest.raises(qb.RetraceLimitError):
         times(qb.array(2.0), 4)
@@ -171,7 +182,7 @@ def test_transforms_of_what_stands_below_them() -> None:
     assert (value.item(), aux, dx.item(), dy.item()) == (10.0, "label", 5.0, 2.0)
 
 
-@pytest.mark.parametrize("transform", [qb.jit, qb.grad, qb.value_and_grad])
+@pytest.mark.parametrize("transform", [qb.jit, qb.grad, qb.value_and_grad, qb.jacobian, qb.hessian])
 def test_none_is_no_function(transform: Any) -> None:
     with pytest.raises(TypeError, match="function"):
         transform(None)

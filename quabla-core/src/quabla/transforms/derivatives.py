@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, final, overload
+from typing import Any, Literal, final, overload
 
 from quabla import tree
 from quabla.arrays.convert import asarray
@@ -14,6 +14,7 @@ from quabla.errors import DtypeError, ShapeError
 from quabla.ir.program import Program
 from quabla.ops.structure import cast, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.auxiliary import Parts, a_result, as_pair, take_parts
 from quabla.transforms.direction import forwards
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
@@ -41,18 +42,7 @@ def select_arguments(where: str, fun: Any, argnums: tuple[int, ...], count: int)
     return picked
 
 
-def _pair(where: str, fun: Any, value: Any) -> tuple[Any, Any]:
-    if not (isinstance(value, (tuple, list)) and len(value) == 2):
-        raise DtypeError(
-            f"{where}: with has_aux=True, {name_of(fun)} must return a pair (value, aux), it returned {_shown(value)}"
-        )
-    return value[0], value[1]
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "None (is its return statement missing?)"
-    return a_kind(value) + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+_WITH_AUX = ("grad", "value_and_grad", "hessian")  # what of all that needs a scalar takes has_aux
 
 
 def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
@@ -64,8 +54,8 @@ def _scalar_loss(where: str, fun: Any, value: Any) -> Any:
         or type(value) in (tuple, list, dict)
     ):
         raise DtypeError(
-            f"{where}: {name_of(fun)} must return one scalar, it returned {_shown(value)}"
-            + ("; pass has_aux=True if it returns (value, aux)" if "grad" in where else "")
+            f"{where}: {name_of(fun)} must return one scalar, it returned {a_result(value)}"
+            + ("; pass has_aux=True if it returns (value, aux)" if where in _WITH_AUX else "")
         )
     aval = arrays[0].aval
     if aval.shape != ():
@@ -105,7 +95,7 @@ class Gradient(Transform):
         def split(value: Any) -> tuple[list[Any], Any]:
             aux = None
             if self.has_aux:
-                value, aux = _pair(self.where, self.fun, value)
+                value, aux = as_pair(self.where, self.fun, value)
             loss = _scalar_loss(self.where, self.fun, value)
             if not self.has_aux:
                 return [loss], None
@@ -300,42 +290,66 @@ class Forward(Transform):
 
     kind = "jvp"
 
-    def __init__(self, fun: Callable[..., Any], count: int) -> None:
-        super().__init__(fun, count)
+    def __init__(self, fun: Callable[..., Any], count: int, has_aux: bool) -> None:
+        super().__init__(fun, (count, has_aux), has_aux=has_aux)
         # Called with all primals and then all tangents as positional arguments, numbers made arrays in every place.
         self.as_arrays = frozenset(range(2 * count))
         self.static_argnums, self.static_argnames = (), ()
         self.count = count
+        self.has_aux = has_aux
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the value and its tangent in the innermost trace."""
         n = self.count
         call = take_apart(self.fun, args[:n], {}, self.as_arrays)
         tangents = _match("jvp", "tangent", args[n:], call.treedef.children[0], call.avals)
-        staged = stage(self.fun, call)
+        staged = stage(self.fun, call, split=lambda v: take_parts("jvp", self.fun, v, self.has_aux))
+        parts: Parts = staged.result
         frame = target([*call.arrays, *[t for t in tangents if t is not None]], staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
         moving = [None if t is None else frame.lift(t) for t in tangents] + [None] * len(staged.captures)
-        outs, t_outs = jvp_values(frame, staged.program, primals, moving)
+        outs, t_outs = jvp_values(frame, parts.derived(staged.program), primals, moving)
         filled = [zeros_like(o) if t is None else t for o, t in zip(outs, t_outs, strict=True)]
-        return staged.result.put_together(outs), staged.result.put_together(filled)
+        found = parts.value.put_together(outs), parts.value.put_together(filled)
+        return (*found, parts.evaluated(staged.program, primals)) if self.has_aux else found
 
 
-def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+@overload
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[False] = False
+) -> tuple[Any, Any]: ...
+
+
+@overload
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[True]
+) -> tuple[Any, Any, Any]: ...
+
+
+@overload
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool
+) -> tuple[Any, ...]: ...
+
+
+def jvp(
+    fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> tuple[Any, ...]:
     """The value of a function and its derivative along a direction (Jacobian-vector product, forward mode).
 
     Args:
-        fun: a function of arrays and pytrees of arrays.
+        fun: a function of arrays and pytrees of arrays; with `has_aux` it returns (value, aux).
         primals: its positional arguments, a tuple or list.
         tangents: the direction: a tree of the same structure. Leaves have the shape and dtype of their primal; Python
             numbers adopt its dtype.
+        has_aux: whether `fun` returns (value, aux).
 
     Returns:
-        (value, tangent), two trees of the same structure.
+        (value, tangent), two trees of the same structure, or (value, tangent, aux): aux as `fun` returned it.
 
     Raises:
         ShapeError: a tangent of another shape than its primal, or not one tangent per primal.
-        DtypeError: a tangent of another dtype than its primal.
+        DtypeError: a tangent of another dtype than its primal, or with `has_aux` the result is no pair.
         TreeError: a tangent of another structure than its primal.
 
     Example:
@@ -343,6 +357,9 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         >>> value, slope = qb.jvp(qb.sin, (0.0,), (2.0,))
         >>> value.item(), slope.item()
         (0.0, 2.0)
+        >>> value, slope, aux = qb.jvp(lambda x: (x * x, {"twice": 2.0 * x}), (3.0,), (1.0,), has_aux=True)
+        >>> value.item(), slope.item(), aux["twice"].item()
+        (9.0, 6.0, 6.0)
     """
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise DtypeError(
@@ -353,7 +370,8 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         raise ShapeError(
             f"jvp: {len(primals)} primals but {len(tangents)} tangents; give {name_of(fun)} one per argument"
         )
-    return Forward(fun, len(primals))(*primals, *_adopt("jvp: a tangent", tuple(tangents), tuple(primals)))  # type: ignore[no-any-return]
+    adopted = _adopt("jvp: a tangent", tuple(tangents), tuple(primals))
+    return Forward(fun, len(primals), bool(has_aux))(*primals, *adopted)  # type: ignore[no-any-return]
 
 
 @final
@@ -374,7 +392,7 @@ class Pullback(Transform):
         call = take_apart(self.fun, args[: self.count], {}, self.as_arrays)
 
         def split(value: Any) -> tuple[list[Any], Result]:
-            return as_outputs(self.fun, _pair(self.kind, self.fun, value)[0] if self.has_aux else value)
+            return as_outputs(self.fun, as_pair(self.kind, self.fun, value)[0] if self.has_aux else value)
 
         staged = stage(self.fun, call, split=split)
         cotangents = _match(
@@ -408,7 +426,7 @@ class Plain(Transform):
         value = self.fun(*args, **kwargs)
         if not self.has_aux:
             return value
-        value, aux = _pair("vjp", self.fun, value)
+        value, aux = as_pair("vjp", self.fun, value)
         arrays, result = as_outputs(self.fun, value)
         return result.put_together(arrays), aux
 

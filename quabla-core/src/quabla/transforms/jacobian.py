@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from functools import partial
+from typing import Any, final, overload
 
 import numpy as np
 
@@ -18,13 +19,14 @@ from quabla.ops.elementwise import add, minimum, mul
 from quabla.ops.limits import has_root
 from quabla.ops.structure import broadcast, cast, lead, permute, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
+from quabla.transforms.auxiliary import Parts, take_parts
 from quabla.transforms.batch import batch_values
 from quabla.transforms.chunks import checked_chunk, even, over_chunks, rows
 from quabla.transforms.derivatives import Gradient, select_arguments
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Call, stage, take_apart, target
-from quabla.transforms.transform import Transform, normalize_argnums
+from quabla.transforms.transform import LATER, Transform, normalize_argnums
 
 __all__ = ["hessian", "jacobian"]
 
@@ -38,12 +40,23 @@ class Jacobian(Transform):
     kind = "jacobian"
 
     def __init__(
-        self, fun: Callable[..., Any], argnums: Any, chunk_size: Any, where: str = "jacobian"
+        self,
+        fun: Callable[..., Any],
+        argnums: Any,
+        has_aux: bool,
+        chunk_size: Any,
+        where: str = "jacobian",
     ) -> None:
         self.where = where  # what the user called
         self.argnums, self.single = normalize_argnums(where, argnums)
         self.chunk = checked_chunk(where, chunk_size) or SEEDS
-        super().__init__(fun, (self.argnums, self.single, self.chunk), frozenset(self.argnums))
+        self.has_aux = bool(has_aux)
+        super().__init__(
+            fun,
+            (self.argnums, self.single, self.has_aux, self.chunk),
+            frozenset(self.argnums),
+            self.has_aux,
+        )
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the Jacobian in the innermost trace."""
@@ -51,10 +64,11 @@ class Jacobian(Transform):
         named = self.fun if self.where == self.kind else self.root
         picked = select_arguments(self.where, named, self.argnums, len(args))
         call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked), within=True)
-        staged = stage(self.fun, call)
+        staged = stage(self.fun, call, split=lambda v: take_parts(self.where, named, v, self.has_aux))
+        parts: Parts = staged.result
         frame = target(call.arrays, staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
-        program = staged.program
+        program = parts.derived(staged.program)
         wanted = [
             p in picked and a.dtype.kind == "f" for p, a in zip(call.positions(), call.avals, strict=True)
         ] + [False] * len(staged.captures)
@@ -74,7 +88,8 @@ class Jacobian(Transform):
                     blocks = ways[1](frame, program, primals, wanted, ins, outs, self.chunk)
                 except UnsupportedOperationError:
                     raise refusal from None
-        return self._arranged(frame, call, staged.result, program.out_avals, picked, blocks)
+        found = self._arranged(frame, call, parts.value, program.out_avals, picked, blocks)
+        return (found, parts.evaluated(staged.program, primals)) if self.has_aux else found
 
     def _arranged(
         self, frame: Frame, call: Call, result: Any, out_avals: Any, picked: Sequence[int], blocks: Any
@@ -237,16 +252,38 @@ def _by_columns(
     return blocks
 
 
+@overload
 def jacobian(
-    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, chunk_size: int | None = None
-) -> Callable[..., Any]:
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]: ...
+
+
+@overload
+def jacobian(
+    *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False, chunk_size: int | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+def jacobian(
+    fun: Any = LATER,
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+) -> Any:
     """The dense Jacobian of a function.
 
     Reverse mode where the results have fewer elements than the arguments, forward mode otherwise.
 
     Args:
-        fun: a function of arrays and pytrees of arrays.
+        fun: a function of arrays and pytrees of arrays; with `has_aux` it returns (value, aux). Left out in a decorator
+            with options, as `@quabla.jacobian(argnums=1)` is one.
         argnums: which positional arguments to differentiate; negative ones count from the end.
+        has_aux: whether `fun` returns (value, aux).
         chunk_size: how many rows or columns are computed at a time, at most 256 unless given: a bound on memory. The
             result is the same up to rounding.
 
@@ -254,44 +291,77 @@ def jacobian(
         A function of the same arguments. For an array result of shape `out` and an array argument of shape `in` it
         returns a block of shape `(*out, *in)`; otherwise a tree like the result, of trees like the argument, of blocks.
         Bool leaves of the arguments have None, and the blocks of results that are bool or int64 are zero.
+        With `has_aux`, a pair (Jacobian of the value, aux): aux as `fun` returned it, without blocks.
 
     Raises:
         ShapeError: `argnums` does not fit the call.
-        DtypeError: `chunk_size` is no positive int.
+        DtypeError: `chunk_size` is no positive int, or with `has_aux` the result is no pair.
 
     Example:
         >>> import quabla as qb
         >>> qb.jacobian(lambda x: x * x)(qb.array([1.0, 2.0])).tolist()
         [[2.0, 0.0], [0.0, 4.0]]
+        >>> block, total = qb.jacobian(lambda x: (x * x, qb.sum(x)), has_aux=True)(qb.array([1.0, 2.0]))
+        >>> block.tolist(), total.item()
+        ([[2.0, 0.0], [0.0, 4.0]], 3.0)
     """
-    return Jacobian(fun, argnums, chunk_size)
+    if fun is LATER:
+        return partial(jacobian, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)
+    return Jacobian(fun, argnums, has_aux, chunk_size)
+
+
+@overload
+def hessian(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+) -> Callable[..., Any]: ...
+
+
+@overload
+def hessian(
+    *, argnums: int | tuple[int, ...] = 0, has_aux: bool = False, chunk_size: int | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
 
 
 def hessian(
-    fun: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, chunk_size: int | None = None
-) -> Callable[..., Any]:
+    fun: Any = LATER,
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+) -> Any:
     """The dense Hessian of a scalar function: `jacobian(grad(fun))`.
 
     Where the function takes a root or an absolute value of zero, `norm` says what its second derivative is.
 
     Args:
-        fun: a function that returns a floating scalar of shape `()`.
+        fun: a function that returns a floating scalar of shape `()`; with `has_aux`, a pair (scalar, anything). Left
+            out in a decorator with options, as `@quabla.hessian(argnums=1)` is one.
         argnums: which positional arguments to differentiate; negative ones count from the end.
+        has_aux: whether `fun` returns (value, aux).
         chunk_size: how many rows or columns are computed at a time, at most 256 unless given: a bound on memory. The
             result is the same up to rounding.
 
     Returns:
         A function of the same arguments that returns a block of shape `(*in, *in)`, or trees of blocks as `jacobian`
-        does.
+        does. With `has_aux`, a pair (Hessian, aux).
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
-        DtypeError: `chunk_size` is no positive int.
+        DtypeError: `chunk_size` is no positive int, or with `has_aux` the result is no pair.
 
     Example:
         >>> import quabla as qb
         >>> qb.hessian(lambda x: qb.sum(x**3))(qb.array([1.0, 2.0])).tolist()
         [[6.0, 0.0], [0.0, 12.0]]
+        >>> block, slope = qb.hessian(lambda x: (x**3, 3.0 * x**2), has_aux=True)(2.0)
+        >>> block.item(), slope.item()
+        (12.0, 12.0)
     """
-    slope = Gradient(fun, argnums, has_aux=False, with_value=False, where="hessian")
-    return Jacobian(slope, argnums, chunk_size, where="hessian")
+    if fun is LATER:
+        return partial(hessian, argnums=argnums, has_aux=has_aux, chunk_size=chunk_size)
+    slope = Gradient(fun, argnums, has_aux, with_value=False, where="hessian")
+    return Jacobian(slope, argnums, has_aux, chunk_size, where="hessian")
