@@ -85,6 +85,21 @@ KNOWN: list[tuple[str, F, Any]] = [
     ("three roots", lambda x: qb.sqrt(N(x)) * qb.sqrt(N(x)) * N(x), 2.0 * I2),
     ("half power, squared", lambda x: (qb.sum(x * x) ** 0.5) ** 2, 2.0 * I2),
     ("kernel of a half power", lambda x: exp_of(qb.sum(x * x) ** 0.5), -I2),
+    ("half power in an array", lambda x: qb.power(qb.sum(x * x), A(0.5)) ** 2, 2.0 * I2),
+    ("half powers", lambda x: qb.sum(qb.power(qb.sum(x * x), A([0.5, 0.5, 0.5])) ** 2), 6.0 * I2),
+    # bounds that are none, since a root is not negative
+    ("relu", lambda x: qb.relu(N(x)) ** 2, 2.0 * I2),
+    ("relu of a product", lambda x: qb.relu(qb.tanh(2.0 * N(x))) ** 2, 8.0 * I2),
+    ("kernel of relu", lambda x: exp_of(qb.relu(N(x))), -I2),
+    ("relu times root", lambda x: qb.relu(N(x)) * N(x), 2.0 * I2),
+    ("abs of a square", lambda x: qb.abs(qb.sum(x * x)), 2.0 * I2),
+    ("maximum", lambda x: qb.maximum(N(x), 0.0) ** 2, 2.0 * I2),
+    ("maximum from the left", lambda x: qb.maximum(A(0.0), qb.hypot(x[0], x[1])) ** 2, 2.0 * I2),
+    ("maximum of rows", lambda x: qb.sum(qb.maximum(N(qb.stack([x, 2.0 * x]), axis=1), A([0.0, -1.0])) ** 2),
+     10.0 * I2),
+    ("clip", lambda x: qb.clip(N(x), 0.0, 10.0) ** 2, 2.0 * I2),
+    ("relu in lanes", lambda x: qb.sum(qb.vmap(lambda v: qb.relu(N(v)) ** 2)(qb.stack([x, x]))), 4.0 * I2),
+    ("relu in a loop", lambda x: qb.fori_loop(0, 2, lambda i, c: c + qb.relu(N(x)) ** 2, 0.0), 4.0 * I2),
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from quabla.ops.compare import equal, greater, isinf, less
 from quabla.ops.family import LINEAR, elementwise
 from quabla.ops.limits import square_of_root
 from quabla.ops.masks import through_mask
+from quabla.ops.signs import bounds_nothing, never_negative
 from quabla.ops.structure import broadcast, zeros_like
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
@@ -364,7 +365,7 @@ def abs(x: Any) -> Any:
         >>> qb.abs(qb.array([-1.0, 2.0])).tolist()
         [1.0, 2.0]
     """
-    return unary(abs_op, x)
+    return x if never_negative(x) else unary(abs_op, x)
 
 
 def sign(x: Any) -> Any:
@@ -390,7 +391,7 @@ def relu(x: Any) -> Any:
         >>> qb.relu(qb.array([-1.0, 2.0])).tolist()
         [0.0, 2.0]
     """
-    return unary(relu_op, x)
+    return x if never_negative(x) else unary(relu_op, x)
 
 
 def maximum(x: Any, y: Any) -> Any:
@@ -404,7 +405,9 @@ def maximum(x: Any, y: Any) -> Any:
         >>> qb.maximum(qb.array([1.0, 5.0]), 3.0).tolist()
         [3.0, 5.0]
     """
-    return binary(maximum_op, x, y)
+    if bounds_nothing(y, x):
+        return x
+    return y if bounds_nothing(x, y) else binary(maximum_op, x, y)
 
 
 def minimum(x: Any, y: Any) -> Any:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tracer import TraceTensor, bind
+from quabla.arrays.tensor import Tensor
+from quabla.arrays.tracer import TraceTensor, bind, full_value
+from quabla.arrays.view import TensorView
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
 from quabla.ir.op import Sample
 from quabla.ops import roots as roots  # the pullbacks of sqrt and abs
 from quabla.ops import tangents as tangents  # and their tangents
-from quabla.ops.apply import binary, floating_operand
+from quabla.ops.apply import binary, floating_operand, promote
 from quabla.ops.compare import equal, greater, isnan, less, logical_and, logical_or
 from quabla.ops.elementwise import elementwise, log, sqrt, stop_gradient, where
 from quabla.ops.limits import square_of_root
-from quabla.ops.structure import zeros_like
+from quabla.ops.structure import broadcast, zeros_like
+from quabla.shapes import broadcast_shapes
 
 __all__ = ["integer_power", "power"]
 
@@ -77,11 +81,18 @@ def _power_exponent(x: Any, y: Any, out: Any) -> Any:
     return where(positive, out * log(where(positive, x, 1.0)), where(missing, stop_gradient(x + y), 0.0))
 
 
+def _power_numpy(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    out = np.power(x, y)
+    if y.size == 1 and y.item() == 0.5:  # NumPy takes the square root then, which is NaN at -inf
+        out = np.where(x == -np.inf, -x, out)
+    return np.asarray(out)
+
+
 power_op = elementwise(
     "power",
     _power_base,
     _power_exponent,
-    evaluate=np.power,
+    evaluate=_power_numpy,
     domain=(0.3, 3.0),
     extra=(
         ("zero_base", ([0.0, 0.0, 0.0, 0.0, -0.0], [0.0, 0.5, 1.0, 2.0, 3.0])),
@@ -95,8 +106,8 @@ def power(x: Any, y: Any) -> Any:
     """x**y, elementwise with broadcasting.
 
     NaN for a negative base and a fractional exponent; 0**0 is 1. A Python integer `y` >= 0 is exact repeated
-    multiplication, and a Python 0.5 is `sqrt`. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for every
-    x <= 0.
+    multiplication, and a constant 0.5 is `sqrt`. Derivatives: in x it is 0 where x == 0 and y < 1; in y it is 0 for
+    every x <= 0.
     Shapes, dtypes and errors as for `add`, except that a bool is refused beside a floating operand too.
 
     Example:
@@ -113,4 +124,19 @@ def power(x: Any, y: Any) -> Any:
         return integer_power(floating_operand(x, "power"), y)
     if type(y) is float and y == 0.5 and type(x) not in (int, float):
         return sqrt(floating_operand(x, "power"))  # as in NumPy; and a root knows its limits at 0
+    if type(x) is TraceTensor and _all_half(y):
+        base, exponent = promote((x, y), "power")
+        base = broadcast(base, broadcast_shapes("power", base.shape, exponent.shape))
+        return where(
+            equal(base, -math.inf), math.inf, sqrt(base)
+        )  # as `power_op`, and with the limits of a root
     return binary(power_op, x, y)
+
+
+def _all_half(y: Any) -> bool:
+    """Whether a constant exponent is an array, or a traced one, of which all elements are 1/2."""
+    if type(y) is TraceTensor:
+        return bool(full_value(y) == 0.5)
+    return isinstance(y, Tensor | TensorView | np.ndarray | np.floating) and bool(
+        np.all(np.asarray(y) == 0.5)
+    )
