@@ -8,7 +8,6 @@ the first computed again.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, final
 
@@ -28,7 +27,7 @@ from quabla.shapes import aval_of
 from quabla.transforms.batch import batch_values
 from quabla.transforms.forward import jvp_values, replay
 from quabla.transforms.reverse import vjp_values
-from quabla.transforms.staging import by_name, name_of, stage, take_apart
+from quabla.transforms.staging import Method, by_name, name_of, stage, take_apart
 
 __all__ = ["checkpoint", "checkpoint_op"]
 
@@ -190,7 +189,7 @@ class Checkpointed:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # As a decorator in a class body it is a method, like a function.
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else Method(self, instance)
 
     def __copy__(self) -> Checkpointed:
         return self

@@ -7,6 +7,7 @@ the traced values of enclosing functions that it closes over are found as captur
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -28,6 +29,7 @@ from quabla.transforms.forward import replay
 
 __all__ = [
     "Call",
+    "Method",
     "Result",
     "Static",
     "a_kind",
@@ -159,6 +161,14 @@ def a_kind(value: Any) -> str:
         return f"an array {value.aval}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
+class Method(functools.partial[Any]):
+    """A transformed function as a method of an object: what Python's bound method is to a function."""
+
+    @property
+    def __name__(self) -> str:
+        return name_of(self.func)
 
 
 def by_name(fun: Any, made: Any) -> tuple[Any, ...] | None:

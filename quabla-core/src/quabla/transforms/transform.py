@@ -6,7 +6,6 @@ cached by `dispatch`, like a jitted function.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from quabla.arrays.tracer import LIVE
 from quabla.errors import DtypeError
 from quabla.transforms import dispatch
 from quabla.transforms.cache import cache_for
-from quabla.transforms.staging import a_kind, by_name, name_of
+from quabla.transforms.staging import Method, a_kind, by_name, name_of
 
 __all__ = ["LATER", "Transform", "normalize_argnums"]
 
@@ -83,7 +82,7 @@ class Transform:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # A Transform used as a decorator in a class body is a method, like a function.
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else Method(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if LIVE:  # within a trace the call may be part of it, even if all its arguments are concrete
