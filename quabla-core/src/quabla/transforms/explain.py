@@ -9,7 +9,8 @@ from typing import Any
 from quabla.backends import registry
 from quabla.backends.protocol import Costs
 from quabla.shapes import ShapeDtype
-from quabla.transforms.staging import Call, Static, name_of
+from quabla.transforms.differences import is_number, nearest
+from quabla.transforms.staging import Call, name_of
 from quabla.transforms.transform import Transform
 
 __all__ = ["Explanation", "Trace", "explanation"]
@@ -100,7 +101,7 @@ def explanation(transform: Transform) -> Explanation:
     calls = [c.call for c in compiled]
     names = [call.leaf_names(transform) for call in calls]
     traces = tuple(
-        Trace(c.call.shown(), _reason(calls[:i], c.call, names[i]), c.nodes, c.costs)
+        Trace(c.call.shown(), _reason(transform, calls[:i], c.call), c.nodes, c.costs)
         for i, c in enumerate(compiled)
     )
     device = transform.device or registry.default_device()
@@ -112,44 +113,18 @@ def explanation(transform: Transform) -> Explanation:
 # --- why a trace was made ---------------------------------------------------------------------------------------------
 
 
-def _reason(earlier: Sequence[Call], call: Call, names: Sequence[str]) -> str:
+_SHOWN = 6  # changes
+
+
+def _reason(transform: Transform, earlier: Sequence[Call], call: Call) -> str:
     """The difference to the nearest earlier signature."""
     if not earlier:
         return "the first call"
-    alike = [old for old in earlier if old.treedef == call.treedef]
-    if not alike:
-        return f"another structure of arguments: {earlier[-1].shown()} became {call.shown()}"
-    # Of those that differ in as few leaves, the latest.
-    nearest = min(
-        reversed(alike), key=lambda old: sum(a != b for a, b in zip(old.leaves, call.leaves, strict=True))
-    )
-    changes = [
-        _change(name, a, b) for name, a, b in zip(names, nearest.leaves, call.leaves, strict=True) if a != b
-    ]
-    return "; ".join(changes) or "the keys of a dict came in another order, and results keep it"
-
-
-def _change(name: str, before: Any, after: Any) -> str:
-    if isinstance(before, Static) and isinstance(after, Static):
-        kind = "a Python number" if _is_number(after) else "a static argument"
-        return f"{name}: {before!r} became {after!r}, {kind}"
-    if isinstance(before, ShapeDtype) and isinstance(after, ShapeDtype):
-        if (before.shape, before.dtype) == (after.shape, after.dtype):
-            weak, strong = "comes from Python numbers alone", "does not come from Python numbers alone"
-            return f"{name}: {after!r} {weak if after.weak else strong}, unlike before"
-        what = (
-            "shape"
-            if before.dtype is after.dtype
-            else "dtype"
-            if before.shape == after.shape
-            else "shape and dtype"
-        )
-        return f"{name}: {before!r} became {after!r}, another {what}"
-    return f"{name}: {before!r} became {after!r}"
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, Static) and type(leaf.value) in (int, float, bool)
+    changes = nearest(transform, earlier, call)
+    told = [str(change) for change in changes[:_SHOWN]]
+    if len(changes) > _SHOWN:
+        told.append(f"and {len(changes) - _SHOWN} more changes")
+    return "; ".join(told) or "the keys of a dict came in another order, and results keep it"
 
 
 # --- what could be better ---------------------------------------------------------------------------------------------
@@ -162,7 +137,7 @@ def _suggestions(transform: Transform, calls: Sequence[Call], names: Sequence[Se
             seen.setdefault(name, []).append(leaf)
     found = []
     for name, leaves in seen.items():
-        numbers = list(dict.fromkeys(leaf for leaf in leaves if _is_number(leaf)))
+        numbers = list(dict.fromkeys(leaf for leaf in leaves if is_number(leaf)))
         if len(numbers) > 1:
             found.append(
                 f"{name} was {len(numbers)} different Python numbers, and each is a trace of its own: pass "

@@ -120,6 +120,10 @@ class Call:
         at += [None] * (len(self.leaves) - len(at))
         return [p for p, leaf in zip(at, self.leaves, strict=True) if type(leaf) is ShapeDtype]
 
+    def argument_names(self, fun: Any) -> list[str]:
+        """A name per positional argument: the parameter of `fun`."""
+        return _argument_names(fun, self.treedef.children[0])
+
     def leaf_names(self, fun: Any) -> list[str]:
         """A name per leaf: the parameter of `fun`, then the path within it."""
         return _leaf_names(fun, self.treedef)
@@ -132,12 +136,15 @@ class Call:
 
 def _leaf_names(fun: Any, treedef: Any) -> list[str]:
     args_def, kwargs_def = treedef.children
-    params = _parameters(fun)
     names = []
-    for i, child in enumerate(args_def.children):
-        base = params[i] if i < len(params) else f"arg{i}"
+    for base, child in zip(_argument_names(fun, args_def), args_def.children, strict=True):
         names += ["/".join((base, *p)) for p in tree.paths(child)]
     return names + ["/".join(p) for p in tree.paths(kwargs_def)]
+
+
+def _argument_names(fun: Any, args_def: Any) -> list[str]:
+    names = _parameters(fun)
+    return [names[i] if i < len(names) else f"arg{i}" for i in range(len(args_def.children))]
 
 
 def _parameters(fun: Any) -> list[str]:
