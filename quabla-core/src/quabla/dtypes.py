@@ -54,11 +54,12 @@ _BY_NAME["bool_"] = bool_
 _BY_NUMPY: dict[Any, dtype] = {d.numpy: d for d in (float64, float32, int64, bool_)}
 
 
-def as_dtype(obj: Any) -> dtype:
+def as_dtype(obj: Any, where: str = "") -> dtype:
     """Return the Quabla dtype that `obj` names.
 
     Args:
         obj: a Quabla dtype, a name, a NumPy dtype or scalar type, or `float`, `bool`.
+        where: the function that was given it, for the message.
 
     Returns:
         The one `dtype` object of that element type.
@@ -75,10 +76,15 @@ def as_dtype(obj: Any) -> dtype:
         return obj
     if isinstance(obj, str) and obj in _BY_NAME:
         return _BY_NAME[obj]
+    named = f"{where}: " if where else ""
+    if hasattr(obj, "dtype") and hasattr(obj, "shape") and not isinstance(obj, type):
+        raise DtypeError(
+            f"{named}the dtype is an array ({type(obj).__name__}); pass that of the array, as in dtype=x.dtype"
+        )
     try:
         found = _BY_NUMPY.get(np.dtype(obj))
-    except TypeError:
+    except (TypeError, ValueError):  # a ValueError where it has an attribute `dtype` that is none of NumPy
         found = None
     if found is None or obj is None:
-        raise DtypeError(f"dtype {obj!r} is not supported; use float64, float32 or bool_")
+        raise DtypeError(f"{named}dtype {obj!r} is not supported; use float64, float32 or bool_")
     return found

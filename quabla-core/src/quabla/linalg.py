@@ -13,7 +13,7 @@ from typing import Any
 from quabla.arrays.creation import eye
 from quabla.errors import ShapeError, UnsupportedOperationError
 from quabla.ops import elementwise, reduce
-from quabla.ops.apply import operand, promote
+from quabla.ops.apply import floating_operand, operand, promote
 from quabla.ops.compare import not_equal
 from quabla.ops.determinant import det, slogdet
 from quabla.ops.factor import square
@@ -113,7 +113,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         >>> qb.linalg.norm(x).item(), qb.linalg.norm(x, 1).item(), qb.linalg.norm(x, float("inf"), axis=1).tolist()
         (13.0, 16.0, [4.0, 12.0])
     """
-    (x,) = promote((operand(x, "norm"),), "norm")
+    x = floating_operand(x, "norm")
     if axis is None and ord is None:
         return reduce.norm(x, None, keepdims)
     given = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)

@@ -59,7 +59,7 @@ class ShapeDtype:
     size: int
 
     def __new__(cls, shape: Any = (), dtype: Any = float64, weak: bool = False) -> ShapeDtype:
-        return aval_of(as_shape(shape, "ShapeDtype"), as_dtype(dtype), bool(weak))
+        return aval_of(as_shape(shape, "ShapeDtype"), as_dtype(dtype, "ShapeDtype"), bool(weak))
 
     def __repr__(self) -> str:
         weak = "~" if self.weak else ""

@@ -141,7 +141,7 @@ def _float(x: Any, where: str) -> float:
 
 def as_array(obj: Any, dtype: Any, where: str) -> Any:
     """What `asarray` returns, for the function `where`."""
-    to = None if dtype is None else as_dtype(dtype)
+    to = None if dtype is None else as_dtype(dtype, where)
     kind = type(obj)
     if kind is np.ndarray:
         return _from_numpy(obj, to, where)

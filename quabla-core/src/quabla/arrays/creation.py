@@ -74,10 +74,15 @@ def full(shape: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: An
         >>> qb.full((2,), 0.5).tolist(), qb.full((2,), True).dtype
         ([0.5, 0.5], quabla.bool_)
     """
+    return _filled("full", shape, value, dtype, fill_value)
+
+
+def _filled(where: str, shape: Any, value: Any, dtype: Any, fill_value: Any) -> Any:
     if (value is _MISSING) == (fill_value is _MISSING):
-        raise TypeError("full: give the value once, as in full(shape, value)")
-    fill = as_array(fill_value if value is _MISSING else value, dtype, "full")
-    extents = as_shape(shape, "full")
+        before = "shape" if where == "full" else "x"
+        raise TypeError(f"{where}: give the value once, as in {where}({before}, value)")
+    fill = as_array(fill_value if value is _MISSING else value, dtype, where)
+    extents = as_shape(shape, where)
     if isinstance(fill, TraceTensor) or fill.shape:
         return fill.broadcast_to(extents)
     return wrap(np.full(extents, fill.numpy(), fill.dtype.numpy))
@@ -102,7 +107,7 @@ def zeros_like(x: Any, dtype: Any = None) -> Tensor:
         [[0.0, 0.0], [0.0, 0.0]]
     """
     x = as_array(x, None, "zeros_like")
-    return zeros(x.shape, x.dtype if dtype is None else dtype)
+    return wrap(np.zeros(x.shape, _numpy_dtype(x.dtype if dtype is None else dtype, "zeros_like")))
 
 
 def ones_like(x: Any, dtype: Any = None) -> Tensor:
@@ -114,7 +119,7 @@ def ones_like(x: Any, dtype: Any = None) -> Tensor:
         [1.0, 1.0]
     """
     x = as_array(x, None, "ones_like")
-    return ones(x.shape, x.dtype if dtype is None else dtype)
+    return wrap(np.ones(x.shape, _numpy_dtype(x.dtype if dtype is None else dtype, "ones_like")))
 
 
 def full_like(x: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: Any = _MISSING) -> Any:
@@ -140,7 +145,7 @@ def full_like(x: Any, value: Any = _MISSING, dtype: Any = None, *, fill_value: A
         Tensor([3., 3.], dtype=float32)
     """
     x = as_array(x, None, "full_like")
-    return full(x.shape, value, x.dtype if dtype is None else dtype, fill_value=fill_value)
+    return _filled("full_like", x.shape, value, x.dtype if dtype is None else dtype, fill_value)
 
 
 def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> Tensor:
@@ -173,7 +178,9 @@ def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> 
         raise ShapeError(f"{shown} is empty: stop must lie beyond start in the direction of step")
     if (stop - start) / step > MOST_ELEMENTS:
         raise ShapeError(f"{shown}: no memory can hold so many numbers")
-    return wrap(np.arange(start, stop, step, dtype=np.float64).astype(_numpy_dtype(dtype), copy=False))
+    return wrap(
+        np.arange(start, stop, step, dtype=np.float64).astype(_numpy_dtype(dtype, "arange"), copy=False)
+    )
 
 
 def linspace(start: Any, stop: Any, num: Any, dtype: Any = None) -> Tensor:
@@ -205,7 +212,7 @@ def linspace(start: Any, stop: Any, num: Any, dtype: Any = None) -> Tensor:
             out = start * (1.0 - t) + stop * t  # the distance overflows; this weighted mean does not
         else:
             out = np.linspace(start, stop, count)
-        return wrap(out.astype(_numpy_dtype(dtype), copy=False))
+        return wrap(out.astype(_numpy_dtype(dtype, "linspace"), copy=False))
 
 
 def eye(n: Any, m: Any = None, dtype: Any = None) -> Tensor:
@@ -230,16 +237,16 @@ def eye(n: Any, m: Any = None, dtype: Any = None) -> Tensor:
     rows = _count(n, "eye", "n")
     columns = rows if m is None else _count(m, "eye", "m")
     as_shape((rows, columns), "eye")
-    return wrap(np.eye(rows, columns, dtype=_numpy_dtype(dtype)))
+    return wrap(np.eye(rows, columns, dtype=_numpy_dtype(dtype, "eye")))
 
 
-def _numpy_dtype(dtype: Any, where: str = "") -> np.dtype[Any]:
-    if type(dtype) is int and where:
+def _numpy_dtype(dtype: Any, where: str) -> np.dtype[Any]:
+    if type(dtype) is int and where in ("zeros", "ones"):
         raise DtypeError(
             f"{where}: dtype {dtype!r} is not supported; use float64, float32 or bool_ "
             f"(the shape is one tuple, as in {where}((2, 3)))"
         )
-    found: np.dtype[Any] = (float64 if dtype is None else as_dtype(dtype)).numpy
+    found: np.dtype[Any] = (float64 if dtype is None else as_dtype(dtype, where)).numpy
     return found
 
 

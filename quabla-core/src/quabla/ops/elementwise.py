@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from quabla import tree
+from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor, bind, full_value, innermost
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError
@@ -554,11 +556,26 @@ def stand_in(value: Any, x: Any) -> Any:
 def stop_gradient(x: Any) -> Any:
     """`x` itself, with derivative zero.
 
-    Takes an array of any shape and dtype, or a number; errors as for `exp`.
+    Args:
+        x: an array of any shape and dtype, a number, or a pytree of them.
+
+    Returns:
+        An array or a tree like `x`.
+
+    Raises:
+        DtypeError: a leaf is neither array nor number.
 
     Example:
         >>> import quabla as qb
         >>> qb.grad(lambda x: x * qb.stop_gradient(x))(3.0).item()
         3.0
+        >>> qb.grad(lambda x: x * qb.stop_gradient({"w": x, "b": 2.0})["w"])(3.0).item()
+        3.0
     """
+    if type(x) is not TraceTensor and type(x) is not Tensor:
+        leaves, treedef = tree.flatten(x)
+        if treedef.kind is not tree.LEAF:
+            names = ["stop_gradient: the leaf at " + "/".join(path) for path in tree.paths(treedef)]
+            kept = [operand(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            return tree.unflatten(treedef, [bind(stop_gradient_op, (leaf,), {}) for leaf in kept])
     return bind(stop_gradient_op, (operand(x, "stop_gradient"),), {})

@@ -14,7 +14,7 @@ from quabla.dtypes import bool_, float64
 from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ops import elementwise
-from quabla.ops.apply import operand
+from quabla.ops.apply import floating_operand, operand
 from quabla.ops.compare import greater, isnan, less, logical_and, logical_not
 from quabla.ops.structure import broadcast, cast, reduce_batch, reduce_samples, reshape_to, sum_over, without
 from quabla.shapes import ShapeDtype, aval_of, normalize_axes
@@ -140,6 +140,12 @@ def arithmetic(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
     return x, normalize_axes(axis, x.ndim, where)
 
 
+def floating(x: Any, axis: Any, where: str) -> tuple[Any, Shape]:
+    """The operand and the sorted axes of a reduction that divides or takes roots; int64 operands are refused, too."""
+    x, axes = arithmetic(x, axis, where)
+    return floating_operand(x, where), axes
+
+
 def _counted(x: Any, where: str) -> Any:
     """The operand, with 1 and 0 in place of truth values."""
     x = operand(x, where)
@@ -196,7 +202,7 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
         >>> qb.mean(x).item(), qb.mean(x, axis=0).tolist()
         (2.75, [2.0, 3.5])
     """
-    x, axes = arithmetic(_counted(x, "mean"), axis, "mean")
+    x, axes = floating(_counted(x, "mean"), axis, "mean")
     count = math.prod([x.shape[a] for a in axes])
     return kept(divided(sum_over(x, axes), count), x.shape, axes, keepdims)
 
@@ -325,7 +331,7 @@ def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
         >>> qb.grad(qb.norm)(qb.array([0.0, 0.0])).tolist()
         [0.0, 0.0]
     """
-    x, axes = arithmetic(x, axis, "norm")
+    x, axes = floating(x, axis, "norm")
     if not axes:
         return elementwise.abs(x)
     # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own.

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from quabla.arrays.tensor import wrap
-from quabla.dtypes import as_dtype, bool_
+from quabla.dtypes import as_dtype
 from quabla.errors import ShapeError
 from quabla.ops.apply import operand, promote
 from quabla.ops.elementwise import where
@@ -540,7 +540,7 @@ def _triangle(x: Any, k: Any, name: str) -> Any:
     diagonal = _whole(k, name, "k")
     below = np.tri(x.shape[-2], x.shape[-1], diagonal if name == "tril" else diagonal - 1, dtype=np.bool_)
     mask = wrap(below if name == "tril" else ~below)
-    return where(mask, x, False if x.dtype is bool_ else 0.0)
+    return where(mask, x, 0.0 if x.dtype.kind == "f" else wrap(np.zeros((), x.dtype.numpy)))
 
 
 def astype(x: Any, dtype: Any) -> Any:
@@ -561,4 +561,4 @@ def astype(x: Any, dtype: Any) -> Any:
         >>> qb.astype(qb.array([0.0, 2.0]), qb.bool_).tolist()
         [False, True]
     """
-    return cast(operand(x, "astype"), as_dtype(dtype))
+    return cast(operand(x, "astype"), as_dtype(dtype, "astype"))

@@ -11,7 +11,7 @@ from typing import Any
 from quabla.ops.apply import operand
 from quabla.ops.compare import equal, isfinite
 from quabla.ops.elementwise import div, exp, log, stand_in, stop_gradient, sub, where
-from quabla.ops.reduce import arithmetic, kept, max, spread
+from quabla.ops.reduce import floating, kept, max, spread
 from quabla.ops.structure import cast, sum_over
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
@@ -48,7 +48,7 @@ def logsumexp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         >>> qb.logsumexp(nothing).item(), qb.grad(qb.logsumexp)(nothing).tolist()
         (-inf, [0.0, 0.0])
     """
-    x, axes = arithmetic(x, axis, "logsumexp")
+    x, axes = floating(x, axis, "logsumexp")
     below, top = _shifted(x, axes)
     total = sum_over(exp(below), axes)
     nothing = equal(total, 0.0)
@@ -76,7 +76,7 @@ def softmax(x: Any, axis: Axes = -1) -> Any:
         >>> qb.softmax(qb.array([0.0, 0.0, -float("inf")])).tolist()
         [0.5, 0.5, 0.0]
     """
-    x, axes = arithmetic(x, _axis_of(x, axis, "softmax"), "softmax")
+    x, axes = floating(x, _axis_of(x, axis, "softmax"), "softmax")
     e = exp(_shifted(x, axes)[0])
     return div(e, spread(sum_over(e, axes), x.shape, axes))
 
@@ -89,7 +89,7 @@ def log_softmax(x: Any, axis: Axes = -1) -> Any:
         >>> qb.log_softmax(qb.array([-431.0, 279.0, 427.0])).tolist()
         [-858.0, -148.0, 0.0]
     """
-    x, axes = arithmetic(x, _axis_of(x, axis, "log_softmax"), "log_softmax")
+    x, axes = floating(x, _axis_of(x, axis, "log_softmax"), "log_softmax")
     below = _shifted(x, axes)[0]
     return sub(below, spread(log(sum_over(exp(below), axes)), x.shape, axes))
 

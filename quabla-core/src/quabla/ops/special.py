@@ -207,7 +207,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
         >>> f"{qb.gelu(1.0).item():.6f}", f"{qb.gelu(1.0, approximate=False).item():.6f}"
         ('0.841192', '0.841345')
     """
-    (x,) = promote((x,), "gelu")
+    x = floating_operand(x, "gelu")
     if approximate:
         # (1 + tanh z) / 2 is sigmoid(2 z), which loses no digits where x is negative.
         return mul(x, sigmoid(mul(math.sqrt(8.0 / math.pi), add(x, mul(0.044715, x**3)))))

@@ -9,7 +9,7 @@ from quabla.errors import DtypeError
 from quabla.ops.apply import floating_operand
 from quabla.ops.compare import isnan, logical_not
 from quabla.ops.elementwise import div, mul, sqrt, stop_gradient, sub, where
-from quabla.ops.reduce import arithmetic, divided, kept, mean, spread, sum
+from quabla.ops.reduce import arithmetic, divided, floating, kept, mean, spread, sum
 from quabla.ops.structure import cast, permute, reshape_to, strided_slice, sum_over, without
 
 __all__ = ["nanmean", "nansum", "prod", "std", "var"]
@@ -72,7 +72,7 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> A
         >>> qb.var(x).item(), f"{qb.var(x, ddof=1).item():.6f}"
         (1.25, '1.666667')
     """
-    x, axes = arithmetic(x, axis, "var")
+    x, axes = floating(x, axis, "var")
     return kept(_variance(x, axes, ddof, "var"), x.shape, axes, keepdims)
 
 
@@ -86,7 +86,7 @@ def std(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> A
         >>> qb.std(qb.array([1.0, 3.0])).item(), qb.grad(qb.std)(qb.array([0.1, 0.1, 0.1])).tolist()
         (1.0, [0.0, 0.0, 0.0])
     """
-    x, axes = arithmetic(x, axis, "std")
+    x, axes = floating(x, axis, "std")
     return kept(sqrt(_variance(x, axes, ddof, "std")), x.shape, axes, keepdims)
 
 

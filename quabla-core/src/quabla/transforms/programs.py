@@ -427,9 +427,8 @@ def _spec(spec: Any) -> tuple[str, ShapeDtype]:
         raise DtypeError(f"trace: an input spec is (name, shape) or (name, shape, dtype), got {spec!r}")
     if isinstance(spec[1], ShapeDtype):
         return spec[0], spec[1]
-    return spec[0], aval_of(
-        as_shape(spec[1], f"trace: input {spec[0]!r}"), as_dtype(spec[2]) if len(spec) == 3 else float64
-    )
+    where = f"trace: input {spec[0]!r}"
+    return spec[0], aval_of(as_shape(spec[1], where), as_dtype(spec[2], where) if len(spec) == 3 else float64)
 
 
 def _check_name(where: str, name: Any, taken: Sequence[str]) -> None:
