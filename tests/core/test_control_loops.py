@@ -377,8 +377,12 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
         ("fori_loop", "structure"),
     ),
     "nothing": (lambda x: qb.fori_loop(0, 3, lambda i, c: None, x), qb.ShapeError, ("fori_loop", "None")),
-    "traced_upper": (lambda x: qb.fori_loop(0, x, lambda i, c: c, x), qb.DtypeError, ("upper", "while_loop")),
-    "traced_lower": (lambda x: qb.fori_loop(x, 3, lambda i, c: c, x), qb.DtypeError, ("lower", "while_loop")),
+    "traced_array": (
+        lambda x: qb.fori_loop(0, qb.stack([x]), lambda i, c: c, x),
+        qb.ShapeError,
+        ("upper", "scalar"),
+    ),
+    "traced_mask": (lambda x: qb.fori_loop(x > 0.0, 3, lambda i, c: c, x), qb.DtypeError, ("lower", "bool")),
     "float_bound": (lambda x: qb.fori_loop(0, 3.0, lambda i, c: c, x), qb.DtypeError, ("upper", "int")),
     "bool_bound": (lambda x: qb.fori_loop(0, True, lambda i, c: c, x), qb.DtypeError, ("upper", "int")),
     "no_function": (lambda x: qb.fori_loop(0, 3, 5, x), qb.DtypeError, ("body_fun", "function", "int")),
@@ -442,7 +446,7 @@ def test_mistakes_on_concrete_arrays() -> None:
     with pytest.raises(qb.DtypeError, match="body_fun must be a function"):
         qb.fori_loop(0, 3, 5, A(1.0))
     with pytest.raises(qb.DtypeError, match="upper must be an int"):
-        qb.fori_loop(0, A(3.0), lambda i, c: c, A(1.0))
+        qb.fori_loop(0, 3.0, lambda i, c: c, A(1.0))
     assert qb.fori_loop(0, np.int64(3), lambda i, c: c * 2.0, A(1.0)).item() == 8.0
 
 

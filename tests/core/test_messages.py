@@ -466,10 +466,10 @@ def test_steps_and_lengths(traced: bool) -> None:
 
 def test_a_number_of_steps_that_is_traced() -> None:
     text = message(
-        qb.DtypeError, lambda: qb.jit(lambda n: qb.fori_loop(0, n, lambda i, c: c, 0.0))(qb.array(3.0))
+        qb.DtypeError, lambda: qb.jit(lambda n: qb.scan(lambda c, i: (c, i), 0.0, length=n))(qb.array(3.0))
     )
-    tells(text, "fori_loop", "upper", "Python int", "quabla.while_loop")
-    assert "fori_loop(0, n" in line_of(text)
+    tells(text, "scan", "length", "Python int", "quabla.fori_loop", "quabla.while_loop")
+    assert "length=n" in line_of(text)
 
 
 def test_branches_that_differ() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,19 +10,23 @@ from typing import Any
 import numpy as np
 
 from quabla import tree
-from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.arrays.tracer import TraceTensor
+from quabla.arrays.tensor import Tensor, wrap, wrap_as
+from quabla.arrays.tracer import TraceTensor, trace
 from quabla.control.carry import Carry, begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import Parts, index_aval
 from quabla.control.regions import functions, is_traced, results
 from quabla.control.scan import bind_scan
-from quabla.dtypes import float64
+from quabla.control.while_op import bind_while
+from quabla.dtypes import bool_, float64
 from quabla.errors import DtypeError, ShapeError
+from quabla.ir.program import Program
+from quabla.ops.compare import less
+from quabla.ops.elementwise import add, stop_gradient, sub
 from quabla.ops.index import getitem
-from quabla.ops.shape import stack
+from quabla.ops.shape import flip, stack
 from quabla.ops.structure import cast
 from quabla.shapes import ShapeDtype, aval_of
-from quabla.transforms.staging import name_of, stage, take_apart
+from quabla.transforms.staging import inline, name_of, stage, take_apart
 
 __all__ = ["fori_loop", "scan"]
 
@@ -29,18 +34,37 @@ _INDEX = aval_of((), float64, True)
 
 
 def _count(where: str, name: str, n: Any) -> int:
+    """A number of steps, or a bound, that is known while a loop is traced.
+
+    Raises:
+        DtypeError: it is traced, or no whole number.
+        ShapeError: it is an array that is no scalar.
+    """
     if isinstance(n, TraceTensor):
         raise DtypeError(
             f"{where}: {name} must be a Python int, got a traced value of type {n.aval}; for a number of "
             "steps that is known "
-            "only at run time use quabla.while_loop"
+            "only at run time use quabla.fori_loop or quabla.while_loop"
         )
     if isinstance(n, bool):
         raise DtypeError(f"{where}: {name} must be an int, got {n!r}")
+    if isinstance(n, Tensor):
+        _scalar(where, name, n)
+        value = n.numpy().item()
+        if value != value or value in (math.inf, -math.inf) or int(value) != value:
+            raise DtypeError(f"{where}: {name} must be a whole number, got {value!r}")
+        return int(value)
     try:
         return operator.index(n)
     except TypeError:
         raise DtypeError(f"{where}: {name} must be an int, got a {type(n).__name__}") from None
+
+
+def _scalar(where: str, name: str, n: Any) -> None:
+    if n.shape != ():
+        raise ShapeError(f"{where}: {name} must be a scalar, got {n.aval}")
+    if n.dtype is bool_:
+        raise DtypeError(f"{where}: {name} must be a whole number, got {n.aval}")
 
 
 def _few(where: str, steps: int) -> None:
@@ -48,10 +72,9 @@ def _few(where: str, steps: int) -> None:
         raise ShapeError(f"{where}: {steps} steps are more than a loop can count")
 
 
-def _index(i: Any, lower: int) -> Any:
-    """The step index as a user sees it: a scalar that adopts the dtype of what it meets."""
-    shown = cast(i, float64, weak=True)
-    return shown + float(lower) if lower else shown
+def _index(i: Any) -> Any:
+    """The number of a step as a user sees it: a scalar that adopts the dtype of what it meets."""
+    return cast(i, float64, weak=True)
 
 
 def _concrete_index(i: int) -> Tensor:
@@ -61,7 +84,7 @@ def _concrete_index(i: int) -> Tensor:
 
 def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: str, pair: bool) -> Any:
     """A function that traces a step for given types of the carry, for `settle`."""
-    operands, slices, lower = arguments
+    operands, slices, shown = arguments
     before = operands.avals
     after = [aval_of(a.shape[1:], a.dtype) for a in slices.avals]
 
@@ -72,8 +95,8 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
             (x,), _ = slices.put_together(args[len(before) + len(avals) :])
             state = carry.put_together(given)
             if not pair:
-                return fun(_index(i, lower), state, *ops), ()
-            out = fun(state, _index(i, 0) if x is None else x, *ops)
+                return fun(shown(i), state, *ops), ()
+            out = fun(state, shown(i) if x is None else x, *ops)
             if not (isinstance(out, (tuple, list)) and len(out) == 2):
                 raise DtypeError(
                     f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {out!r}"
@@ -93,23 +116,32 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
     return stage_step
 
 
-def _run(
-    fun: Any, carry: Carry, operands: Any, slices: Any, length: int, lower: int, where: str, pair: bool
-) -> Any:
-    staged = settle(where, fun, carry, _stage_step(fun, carry, (operands, slices, lower), where, pair))
+def _staged(
+    fun: Any, carry: Carry, operands: Any, slices: Any, shown: Callable[[Any], Any], where: str, pair: bool
+) -> tuple[Program, list[Any], Any]:
+    """The step as a program of (step number, constants, carry, slices), its constants, and the structure of its result.
+
+    Args:
+        fun: the user's step.
+        carry: the initial carry.
+        operands: further arguments of the step.
+        slices: what the loop passes along.
+        shown: makes of the number of a step what the user's step is given.
+        where: the loop, for messages.
+        pair: whether the step returns (carry, result).
+    """
+    staged = settle(where, fun, carry, _stage_step(fun, carry, (operands, slices, shown), where, pair))
     program, captures = staged.program, staged.captures
     # The body takes its captures last; as constants they come right after the index and the operands.
     own = len(program.inputs) - len(captures)
     n = 1 + len(operands.arrays)
     inputs = (*program.inputs[:n], *program.inputs[own:], *program.inputs[n:own])
-    body = type(program)(inputs, program.nodes, program.outputs)
-    state, ys = bind_scan(body, length, Parts([*operands.arrays, *captures], carry.arrays, slices.arrays))
-    return carry.put_together(state), staged.result.put_together(ys)
+    return Program(inputs, program.nodes, program.outputs), [*operands.arrays, *captures], staged.result
 
 
 def fori_loop(
-    lower: int,
-    upper: int,
+    lower: Any,
+    upper: Any,
     body_fun: Callable[..., Any],
     init_val: Any,
     *,
@@ -121,9 +153,13 @@ def fori_loop(
     Within a trace the loop is one operation that runs natively; on concrete arrays it is a Python loop. All derivatives
     pass through, in forward and reverse mode, any number of times; reverse mode keeps the carry of every step.
 
+    A bound that is traced makes it a `while_loop`, of as many steps as the values say, for each example its own under
+    `vmap`. Forward mode passes through, reverse mode does not: it needs to know how many steps there can be. Write
+    `while_loop(lambda s: s[0] < upper, lambda s: (s[0] + 1.0, body_fun(*s)), (lower, init_val), max_steps=n)[1]`.
+
     Args:
-        lower: the first index, a Python int.
-        upper: the index after the last, a Python int. If it is not above `lower`, the result is `init_val`.
+        lower: the first index, a whole number: a Python int, an integer of NumPy, or a scalar array.
+        upper: the index after the last, likewise. If it is not above `lower`, the result is `init_val`.
         body_fun: the step. `i` is a scalar array that adopts the dtype of what it meets. It may close over traced
             values.
         init_val: the initial carry, a pytree of arrays; the step keeps its structure, shapes and dtypes. A Python
@@ -135,16 +171,26 @@ def fori_loop(
         The carry after the last step.
 
     Raises:
-        DtypeError: a bound is no int, or the step changes a dtype.
-        ShapeError: the step changes the structure or a shape of the carry.
+        DtypeError: a bound is no whole number, or is traced with `unroll`, or the step changes a dtype.
+        ShapeError: a bound is no scalar, or the step changes the structure or a shape of the carry.
+        UnsupportedOperationError: (when differentiated in reverse mode) a bound is traced.
 
     Example:
         >>> import quabla as qb
         >>> power = lambda x: qb.fori_loop(0, 3, lambda i, c: c * x, 1.0)
         >>> qb.jit(power)(qb.array(2.0)).item(), qb.grad(power)(2.0).item()
         (8.0, 12.0)
+        >>> qb.jit(lambda n, x: qb.fori_loop(0, n, lambda i, c: c * x, 1.0))(qb.array(5), qb.array(2.0)).item()
+        32.0
     """
     functions("fori_loop", body_fun=body_fun)
+    if isinstance(lower, TraceTensor) or isinstance(upper, TraceTensor):
+        if unroll:
+            raise DtypeError(
+                "fori_loop: with unroll=True the bounds must be known while the function is traced, got traced ones; "
+                "leave unroll out"
+            )
+        return _until(_traced("lower", lower), _traced("upper", upper), body_fun, init_val, operands)
     low, high = _count("fori_loop", "lower", lower), _count("fori_loop", "upper", upper)
     _few("fori_loop", high - low)
     if high <= low:
@@ -158,7 +204,38 @@ def fori_loop(
     taken = take_carry("fori_loop", init_val)
     given = take_apart(body_fun, tuple(operands), {})
     none = take_apart(body_fun, (None,), {})
-    return _run(body_fun, taken, given, none, high - low, low, "fori_loop", pair=False)[0]
+    shown = (lambda i: _index(i) + float(low)) if low else _index
+    body, consts, _ = _staged(body_fun, taken, given, none, shown, "fori_loop", pair=False)
+    return taken.put_together(bind_scan(body, high - low, Parts(consts, taken.arrays, []))[0])
+
+
+def _traced(name: str, n: Any) -> Any:
+    """A bound of which only the type may be known: a float64 scalar without a derivative."""
+    if not isinstance(n, TraceTensor):
+        return float(_count("fori_loop", name, n))
+    _scalar("fori_loop", name, n)
+    return cast(stop_gradient(n), float64)
+
+
+def _until(low: Any, high: Any, body_fun: Any, init: Any, operands: Sequence[Any]) -> Any:
+    """`fori_loop` as a loop with a predicate. The number of steps is a constant of it, the steps taken are carried."""
+    taken = take_carry("fori_loop", init)
+    given = take_apart(body_fun, tuple(operands), {})
+    none = take_apart(body_fun, (None,), {})
+    first = cast(low, float64, weak=True) if isinstance(low, TraceTensor) else low
+    shown = (lambda i: _index(i) + first) if isinstance(low, TraceTensor) or low else _index
+    body, consts, _ = _staged(body_fun, taken, given, none, shown, "fori_loop", pair=False)
+    parts = Parts([*consts, sub(high, low)], [*taken.arrays, wrap(np.array(0.0))], [])
+    n = len(parts.consts)
+    avals = [x.aval for x in (*parts.consts, *parts.carry)]
+
+    def step(i: Any, *args: Any) -> list[Any]:
+        return [*inline(body, (i, *args[: n - 1], *args[n:-1])), add(args[-1], 1.0)]
+
+    stepping, _ = trace(step, [index_aval, *avals])
+    asking, _ = trace(lambda *args: [less(args[-1], args[n - 1])], avals)
+    state, _, _ = bind_while(asking, stepping, None, parts.consts, parts.carry)
+    return taken.put_together(state[:-1])
 
 
 def scan(
@@ -169,6 +246,7 @@ def scan(
     length: int | None = None,
     operands: Sequence[Any] = (),
     unroll: bool = False,
+    reverse: bool = False,
 ) -> tuple[Any, Any]:
     """Run `carry, y = f(carry, x, *operands)` along the leading axis of `xs`, and stack the results.
 
@@ -180,6 +258,7 @@ def scan(
         length: the number of steps, at least 1; may be left out with `xs`.
         operands: further arguments of the step.
         unroll: record every step by itself, with the step index as an int.
+        reverse: go from the last slice, or step index, to the first. The result of a step stands where its slice does.
 
     Returns:
         The carry after the last step, and the results with a leading axis of extent `length`.
@@ -193,6 +272,8 @@ def scan(
         >>> total, partial = qb.scan(lambda c, x: (c + x, c + x), 0.0, qb.array([1.0, 2.0, 3.0]))
         >>> total.item(), partial.tolist()
         (6.0, [1.0, 3.0, 6.0])
+        >>> qb.scan(lambda c, x: (c + x, c + x), 0.0, qb.array([1.0, 2.0, 3.0]), reverse=True)[1].tolist()
+        [6.0, 5.0, 3.0]
     """
     functions("scan", f=f)
     if type(xs) is int and length is None:
@@ -200,10 +281,14 @@ def scan(
     slices = take_apart(f, (xs,), {})
     steps = _length(f, slices, length)
     if unroll or not is_traced([*tree.flatten((init, tuple(operands)))[0], *slices.arrays]):
-        return _unrolled(f, init, slices, xs, steps, operands, unroll)  # type: ignore[no-any-return]
+        return _unrolled(f, init, slices, xs, steps, operands, unroll, reverse)  # type: ignore[no-any-return]
     taken = take_carry("scan", init)
     given = take_apart(f, tuple(operands), {})
-    return _run(f, taken, given, slices, steps, 0, "scan", pair=True)  # type: ignore[no-any-return]
+    shown = (lambda i: float(steps - 1) - _index(i)) if reverse else _index
+    turned = [flip(x, 0) for x in slices.arrays] if reverse else slices.arrays
+    body, consts, result = _staged(f, taken, given, slices, shown, "scan", pair=True)
+    state, ys = bind_scan(body, steps, Parts(consts, taken.arrays, turned))
+    return taken.put_together(state), result.put_together([flip(y, 0) for y in ys] if reverse else ys)
 
 
 def _length(f: Any, slices: Any, length: Any) -> int:
@@ -235,10 +320,10 @@ def _length(f: Any, slices: Any, length: Any) -> int:
 
 
 def _unrolled(
-    f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Sequence[Any], unroll: bool
+    f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Sequence[Any], unroll: bool, reverse: bool
 ) -> Any:
     carry, ys = begin("scan", init), []
-    for i in range(length):
+    for i in reversed(range(length)) if reverse else range(length):
         index = i if unroll else _concrete_index(i)
         x = index if xs is None else slices.put_together([getitem(a, i) for a in slices.arrays])[0][0]
         out = f(carry, x, *operands)
@@ -246,5 +331,7 @@ def _unrolled(
             raise DtypeError(f"scan: {name_of(f)} must return a pair (carry, result), it returned {out!r}")
         carry = keep("scan", f, carry, out[0])
         ys.append(results(f, out[1]))
+    if reverse:
+        ys.reverse()
     stacked = [stack([arrays[j] for arrays, _ in ys]) for j in range(len(ys[0][0]))]
     return carry, ys[0][1].put_together(stacked)

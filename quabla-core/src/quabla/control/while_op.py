@@ -121,8 +121,8 @@ def _reverse(
     if length is None:
         raise UnsupportedOperationError(
             "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use "
-            "fori_loop or scan; "
-            "forward mode (quabla.jvp) works without a bound",
+            "scan, or fori_loop with bounds that are ints (with a traced one it is a while_loop, and its docstring "
+            "shows how to write that with max_steps); forward mode (quabla.jvp) works without a bound",
             op="while",
         )
     bound = length
