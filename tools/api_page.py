@@ -36,7 +36,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "Comparisons and logic": ("quabla.ops.compare",),
     "Reductions and statistics": (
-        "quabla.ops.reduce", "quabla.ops.statistics", "quabla.ops.cumulative", "quabla.ops.softmax",
+        "quabla.ops.reduce", "quabla.ops.norms", "quabla.ops.statistics", "quabla.ops.cumulative", "quabla.ops.softmax",
     ),
     "Shapes and elements": ("quabla.ops.shape", "quabla.ops.padding", "quabla.ops.take", "quabla.ops.diagonals"),
     "Sorting and searching": ("quabla.ops.sort",),

@@ -88,9 +88,10 @@ from quabla.ops.interpolate import interp
 from quabla.ops.linalg import cholesky, solve
 from quabla.ops.logarithms import cbrt, exp2, expm1, log1p, log2, log10, logaddexp, reciprocal, square
 from quabla.ops.matmul import dot, einsum, inner, matmul, outer, tensordot
+from quabla.ops.norms import norm
 from quabla.ops.padding import pad
 from quabla.ops.powers import power
-from quabla.ops.reduce import all, any, max, mean, min, norm, sum
+from quabla.ops.reduce import all, any, max, mean, min, sum
 from quabla.ops.rounding import (
     ceil,
     clip,

@@ -23,7 +23,7 @@ from quabla.ops.elementwise import (
     where,
 )
 from quabla.ops.family import elementwise
-from quabla.ops.reduce import scale_for
+from quabla.ops.norms import scale_for
 from quabla.shapes import broadcast_shapes
 
 __all__ = ["arccos", "arcsin", "arctan", "arctan2", "atan2", "hypot", "tan"]

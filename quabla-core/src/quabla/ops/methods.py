@@ -28,6 +28,7 @@ from quabla.ops import (
     linalg,
     logarithms,
     matmul,
+    norms,
     powers,
     reduce,
     rounding,
@@ -238,7 +239,7 @@ class Methods:
     atan2, fmod = _binary(angles.atan2), _binary(rounding.fmod)
     solve, cholesky = _binary(linalg.solve), _unary(linalg.cholesky)
 
-    sum, mean, norm = _reduction(reduce.sum), _reduction(reduce.mean), _reduction(reduce.norm)
+    sum, mean = _reduction(reduce.sum), _reduction(reduce.mean)
     max, min = _reduction(reduce.max), _reduction(reduce.min)
     prod = _reduction(statistics.prod)
     argmax, argmin = _reduction(sorting.argmax), _reduction(sorting.argmin)
@@ -255,6 +256,10 @@ class Methods:
     def std(self, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Any:
         """The same as `quabla.std(x, axis, keepdims, ddof=ddof)`."""
         return statistics.std(self, axis, keepdims, ddof=ddof)
+
+    def norm(self, axis: Any = None, keepdims: bool = False, *, ord: Any = None) -> Any:
+        """The same as `quabla.norm(x, axis, keepdims, ord=ord)`."""
+        return norms.norm(self, axis, keepdims, ord=ord)
 
     def clip(self, min: Any = None, max: Any = None) -> Any:
         """The same as `quabla.clip(x, min, max)`."""

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from quabla.arrays.tensor import wrap_as
-from quabla.arrays.tracer import TraceTensor, bind
+from quabla.arrays.tracer import bind
 from quabla.dtypes import bool_, float64
 from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ops import elementwise
 from quabla.ops.apply import floating_operand, operand
-from quabla.ops.compare import greater, isnan, less, logical_and, logical_not
+from quabla.ops.compare import greater, isnan, less, logical_not
 from quabla.ops.structure import broadcast, cast, reduce_batch, reduce_samples, reshape_to, sum_over, without
 from quabla.shapes import ShapeDtype, aval_of, normalize_axes
 
-__all__ = ["all", "any", "max", "mean", "min", "norm", "sum"]
+__all__ = ["all", "any", "max", "mean", "min", "sum"]
 
 Shape = tuple[int, ...]
 
@@ -293,49 +292,3 @@ def all(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
     """
     x, axes = _truth(x, axis, "all")
     return _reduce(reduce_all_op, x, axes, keepdims)
-
-
-def _like(x: Any, value: float) -> Any:
-    """An array of the type of `x` with all elements equal, in the trace of `x` if it is traced."""
-    if type(x) is TraceTensor:
-        return x.frame.full(value, x.aval)
-    return wrap_as(np.full(x.shape, value, x.dtype.numpy), x.aval)
-
-
-def scale_for(largest: Any) -> Any:
-    """A power of two, so that squares of numbers divided by it neither overflow nor underflow.
-
-    A power of two costs no rounding, and three of them reach: 1 as long as the largest magnitude is inside `limit`. For
-    0 it is 1 as well: the second derivative of norm(x)**2 there is that of x**2, in numbers of ordinary size.
-    """
-    limit, far = (2.0**500, 2.0**600) if largest.dtype is float64 else (2.0**50, 2.0**90)
-    tiny = logical_and(less(largest, 1.0 / limit), greater(largest, 0.0))
-    scale = elementwise.where(tiny, 1.0 / far, _like(largest, 1.0))
-    return elementwise.where(greater(largest, limit), far, scale)
-
-
-def norm(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
-    """The Euclidean norm of the elements of `x` (Frobenius for a matrix), or the norms along some axes.
-
-    Squares neither overflow nor underflow: very large and very small elements are scaled first. An infinity gives inf
-    and NaN gives NaN, as in NumPy. The derivatives of the norm at 0 are 0, a subgradient; smooth functions of it, such
-    as its square, have their true first and second derivatives there, or NaN where the second cannot be known: two
-    norms that vanish together, a square outside of the loop or branch that takes the norm.
-
-    Arguments and errors as for `sum`.
-
-    Example:
-        >>> import quabla as qb
-        >>> qb.norm(qb.array([3.0, 4.0])).item(), f"{qb.norm(qb.array([3e200, 4e200])).item():.6g}"
-        (5.0, '5e+200')
-        >>> qb.grad(qb.norm)(qb.array([0.0, 0.0])).tolist()
-        [0.0, 0.0]
-    """
-    x, axes = floating(x, axis, "norm")
-    if not axes:
-        return elementwise.abs(x)
-    # |x| = s |x / s|, with s held constant: a factor that cancels has no derivative of its own.
-    scale = scale_for(bind(reduce_max_op, (elementwise.abs(elementwise.stop_gradient(x)),), {"axes": axes}))
-    y = elementwise.div(x, spread(scale, x.shape, axes))
-    root = elementwise.sqrt(sum_over(elementwise.mul(y, y), axes))
-    return kept(elementwise.mul(scale, root), x.shape, axes, keepdims)

@@ -23,6 +23,7 @@ from quabla.ops import (
     index,
     interpolate,
     matmul,
+    norms,
     reduce,
     shape,
     sort,
@@ -129,7 +130,7 @@ def _products(x: Any, y: Any, z: Any) -> list[Any]:
 def _reductions(x: Any) -> list[Any]:
     positive = compare.greater(x, 0.0)
     return [
-        reduce.norm(x, axis=(0, 2)), reduce.mean(x, axis=1), reduce.max(x), reduce.min(x, axis=(1, 2), keepdims=True),
+        norms.norm(x, axis=(0, 2)), reduce.mean(x, axis=1), reduce.max(x), reduce.min(x, axis=(1, 2), keepdims=True),
         reduce.any(positive, axis=0), reduce.all(positive), reduce.sum(shape.astype(positive, x.dtype), axis=2),
     ]  # fmt: skip
 

@@ -132,7 +132,8 @@ def jit(
             of `fun` tell the other.
 
     Returns:
-        A function of the same arguments. Its `lower` method compiles ahead of time.
+        A function of the same arguments. Its `lower` method compiles ahead of time. Python numbers in containers of any
+        kind, fields of a dataclass included, are numbers within `fun`; as part of a result they come back as arrays.
 
     Raises:
         RetraceLimitError: (when called) more signatures than `max_traces`.
