@@ -56,6 +56,11 @@ def test_the_environment_says_it() -> None:
     assert int(started("").stdout) >= 1
 
 
-def test_an_environment_that_says_nonsense_is_named() -> None:
-    error = started("many").stderr
-    assert "DtypeError" in error and "QUABLA_NUM_THREADS" in error and "'many'" in error
+@pytest.mark.parametrize("given", ["many", "-1", "0", "1.5", "999999", "1_0", "+2", "\u00b2", "9" * 5000])
+def test_an_environment_that_says_nonsense_is_named(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_count", None)
+    monkeypatch.setenv("QUABLA_NUM_THREADS", given)
+    with pytest.raises(qb.UnsupportedOperationError, match=r"QUABLA_NUM_THREADS is '.*whole number from 1"):
+        qb.get_num_threads()
+    monkeypatch.delenv("QUABLA_NUM_THREADS")
+    assert qb.get_num_threads() >= 1

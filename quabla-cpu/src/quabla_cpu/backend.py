@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quabla.arrays.tensor import Tensor
 from quabla.backends.protocol import Costs
+from quabla.backends.threads import get_num_threads
 from quabla.ir.op import OPS
 from quabla.ir.program import Program
 from quabla_cpu import engine, records
@@ -101,8 +102,10 @@ class CpuBackend:
         """Simplify and fuse a program.
 
         Raises:
-            UnsupportedOperationError: for an op without code, naming op, operand types and device.
+            UnsupportedOperationError: for an op without code, naming op, operand types and device; also where
+                `QUABLA_NUM_THREADS` is no number of threads, before a program that is large enough shows it.
         """
+        get_num_threads()
         record = records.find(program)
         lowered = CpuLowered(program, device, record)
         if record is None:

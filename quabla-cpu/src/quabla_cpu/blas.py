@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
@@ -43,9 +44,13 @@ def _extension(name: str) -> ModuleType:
     if loaded is not None:
         return loaded
     try:
-        import scipy
-
-        spec = PathFinder.find_spec(name, [scipy.__path__[0] + "/linalg"])
+        # On some systems SciPy says here where its libraries are. It may refuse while the process ends, since it asks
+        # for threads; the module needs none.
+        with suppress(RuntimeError):
+            importlib.import_module("scipy")
+        package = find_spec("scipy")
+        assert package is not None and package.submodule_search_locations is not None
+        spec = PathFinder.find_spec(name, [package.submodule_search_locations[0] + "/linalg"])
         assert spec is not None and spec.loader is not None
         module = module_from_spec(spec)
         spec.loader.exec_module(module)

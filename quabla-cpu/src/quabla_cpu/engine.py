@@ -107,7 +107,6 @@ class _Engine:
                 _PIPELINE,
             )
         )
-        self.options = llvm.create_pipeline_tuning_options(1)
         self.jit: Any = None
         self.links = 0
         self.names = 0
@@ -118,11 +117,14 @@ class _Engine:
         LLVM's own O1 takes many times as long. Its simplifications find little in code that was written well, and some
         do harm: what they make of small recurrences runs up to a third slower.
         """
-        with self.llvm.create_pass_builder(self.machine, self.options) as builder:
-            with self.llvm.create_new_module_pass_manager() as manager:
-                for add_pass in _PASSES:
-                    getattr(manager, f"add_{add_pass}_pass")()
-                manager.run(module, builder)
+        # The options go at once: llvmlite complains of those that are left at the end of a process, if it was imported
+        # so late that it does not know of the end.
+        with self.llvm.create_pipeline_tuning_options(1) as options, ExitStack() as opened:
+            builder = opened.enter_context(self.llvm.create_pass_builder(self.machine, options))
+            manager = opened.enter_context(self.llvm.create_new_module_pass_manager())
+            for add_pass in _PASSES:
+                getattr(manager, f"add_{add_pass}_pass")()
+            manager.run(module, builder)
 
     def parse(self, text: str) -> Any:
         """A module of LLVM, verified."""

@@ -178,9 +178,9 @@ def arange(start: Any, stop: Any = None, step: Any = 1.0, dtype: Any = None) -> 
         raise ShapeError(f"{shown} is empty: stop must lie beyond start in the direction of step")
     if (stop - start) / step > MOST_ELEMENTS:
         raise ShapeError(f"{shown}: no memory can hold so many numbers")
-    return wrap(
-        np.arange(start, stop, step, dtype=np.float64).astype(_numpy_dtype(dtype, "arange"), copy=False)
-    )
+    with np.errstate(all="ignore"):
+        out = np.arange(start, stop, step, dtype=np.float64)
+        return wrap(out.astype(_numpy_dtype(dtype, "arange"), copy=False))
 
 
 def linspace(start: Any, stop: Any, num: Any, dtype: Any = None) -> Tensor:

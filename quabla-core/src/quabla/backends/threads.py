@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from quabla.errors import DtypeError
+from quabla.errors import DtypeError, UnsupportedOperationError
 
 __all__ = ["get_num_threads", "on_change", "set_num_threads"]
 
@@ -25,7 +25,8 @@ def get_num_threads() -> int:
     processors that this process may use.
 
     Raises:
-        DtypeError: the environment variable is no positive whole number.
+        UnsupportedOperationError: the environment variable is no whole number from 1 to 1024. The first program that is
+            compiled for the CPU raises this, too, be it large or small.
 
     Example:
         >>> import quabla as qb
@@ -35,8 +36,7 @@ def get_num_threads() -> int:
     global _count
     if _count is None:
         given = os.environ.get(_VARIABLE, "").strip()
-        number = int(given) if given.isdecimal() else given
-        _count = _checked(f"the environment variable {_VARIABLE}", number) if given else _processors()
+        _count = _parsed(given) if given else _processors()
     return _count
 
 
@@ -72,6 +72,16 @@ def set_num_threads(n: int) -> None:
 def on_change(listener: Callable[[int], None]) -> None:
     """Have a backend told of every number that is set."""
     _listeners.append(listener)
+
+
+def _parsed(given: str) -> int:
+    n = int(given) if given.isdecimal() and len(given) < 10 else 0
+    if not 1 <= n <= _MOST:
+        raise UnsupportedOperationError(
+            f"the environment variable {_VARIABLE} is {given!r}: it must be a whole number from 1 to {_MOST}; "
+            "without it programs compute with as many threads as there are processors"
+        )
+    return n
 
 
 def _checked(where: str, given: Any) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from quabla.arrays.convert import as_operand
 from quabla.arrays.tensor import Tensor, wrap_as
 from quabla.arrays.tracer import WATCHES, Frame, TraceTensor, bind, full_value, innermost, watched
-from quabla.dtypes import bool_, dtype, float64, int64
+from quabla.dtypes import bool_, dtype, float32, float64, int64
 from quabla.errors import DtypeError
 from quabla.ir.op import Op
 from quabla.ops.structure import broadcast, cast, lead
@@ -128,6 +128,9 @@ def promote(operands: Sequence[Any], where: str, bools: bool = False) -> list[An
 
 
 def _scalar(value: Any, aval: ShapeDtype) -> Tensor:
+    if aval.dtype is float32:
+        with np.errstate(over="ignore"):  # 1e300 is inf there
+            return wrap_as(np.array(value, np.float32), aval)
     return wrap_as(np.array(value, aval.dtype.numpy), aval)
 
 
@@ -153,8 +156,8 @@ def apply(op: Op, operands: Sequence[Any], where: str, bools: bool = False) -> A
 def _compute(op: Op, xs: Sequence[Any], aval: ShapeDtype) -> Tensor:
     out = op.out_type((aval,) * len(xs), {})
     to = aval.dtype.numpy
-    arrays = [np.asarray(x, to) if type(x) in _NUMBERS else x.numpy().astype(to, copy=False) for x in xs]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # numbers, too, may be beyond the range of their dtype
+        arrays = [np.asarray(x, to) if type(x) in _NUMBERS else x.numpy().astype(to, copy=False) for x in xs]
         result = op.evaluate(*arrays)
     if WATCHES:
         watched(op, np.broadcast_arrays(*arrays), {}, (result,))

@@ -11,7 +11,7 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind
 from quabla.errors import ShapeError
 from quabla.ops.apply import promote
-from quabla.ops.compare import equal, greater, greater_equal, less, less_equal, logical_and
+from quabla.ops.compare import equal, greater, greater_equal, isnan, less, less_equal, logical_and, logical_or
 from quabla.ops.elementwise import add, div, maximum, minimum, mul, sub, where
 from quabla.ops.positions import gather
 from quabla.ops.rounding import mod
@@ -25,7 +25,8 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     """The piecewise linear function through the points (xp, fp), at `x`.
 
     Derivatives in `x`, `xp` and `fp` pass through. At a sample point the derivative in `x` is the slope to the right of
-    it, at the last point that to the left, and outside of the points it is 0.
+    it, at the last point that to the left, and outside of the points it is 0; it is 0 also at a point where that slope
+    is infinite.
 
     Args:
         x: array or number: where to evaluate.
@@ -67,15 +68,20 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         # The interval [xp[i], xp[i + 1]) that holds x; both ends of the line have one, too.
         i = maximum(minimum(sub(find(xp, x, "right"), _number(1)), _number(n - 2)), _number(0))
         j = add(i, _number(1))
-        x0, y0 = gather(xp, i, 0), gather(fp, i, 0)
-        width, rise = sub(gather(xp, j, 0), x0), sub(gather(fp, j, 0), y0)
+        x0, y0, x1, y1 = gather(xp, i, 0), gather(fp, i, 0), gather(xp, j, 0), gather(fp, j, 0)
+        width, rise = sub(x1, x0), sub(y1, y0)
         # Points that coincide have an interval of no width, which holds no x but perhaps the last point.
         empty = equal(width, 0.0)
         slope = where(empty, 0.0, div(rise, where(empty, 1.0, width)))
         # What is outside, infinite or NaN takes no part, so that nothing of it reaches a derivative.
         near = where(logical_and(greater_equal(x, first), less_equal(x, last)), x, first)
         inner = add(y0, mul(slope, sub(near, x0)))
-        inner = where(equal(x, last), add(_at(fp, n - 1), mul(slope, sub(near, last))), inner)
+        # From the right end where that is the last point, and where the left one is infinite: there x - x0 or the sum
+        # above has no value. A point itself and a level line have theirs whatever the slope is.
+        at_end = equal(x, last)
+        inner = where(logical_or(at_end, isnan(inner)), add(y1, mul(slope, sub(near, x1))), inner)
+        level = logical_or(equal(near, x0), equal(y0, y1))
+        inner = where(isnan(inner), where(at_end, y1, where(level, y0, inner)), inner)
     inner = where(greater(x, last), high, where(less(x, first), low, inner))
     return where(equal(x, x), inner, x)  # NaN compares with nothing
 

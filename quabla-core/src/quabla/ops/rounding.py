@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 import math
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from quabla.errors import DtypeError
 from quabla.ops.apply import apply, binary, floating_operand, operand, promote, unary
-from quabla.ops.compare import equal, isinf, isnan, less, logical_and, not_equal
+from quabla.ops.compare import equal, isfinite, isinf, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
 from quabla.shapes import broadcast_shapes, whole
@@ -107,7 +109,8 @@ def round(x: Any, decimals: int = 0) -> Any:
 
     Args:
         x: floating array or number.
-        decimals: how many digits after the point to keep; negative ones are before it.
+        decimals: how many digits after the point to keep; negative ones are before it. Any number will do: what has
+            fewer digits stays as it is.
 
     Returns:
         An array of the shape and dtype of `x`.
@@ -126,9 +129,16 @@ def round(x: Any, decimals: int = 0) -> Any:
         raise DtypeError(f"round: decimals is one integer, got {decimals!r}") from None
     if digits == 0:
         return unary(round_op, x)
-    if digits > 0:
-        return div(unary(round_op, mul(x, 10.0**digits)), 10.0**digits)
-    return mul(unary(round_op, div(x, 10.0**-digits)), 10.0**-digits)
+    x = floating_operand(x, "round")
+    # A power of ten beyond the range of the dtype is applied in two parts.
+    most = int(np.finfo(x.dtype.numpy).max).bit_length() * 3 // 10
+    size = builtins.min(builtins.abs(digits), 2 * most)
+    parts = [10.0**n for n in (builtins.min(size, most), builtins.max(size - most, 0)) if n]
+    up, down = (mul, div) if digits > 0 else (div, mul)
+    out = unary(round_op, functools.reduce(up, parts, x))
+    out = functools.reduce(down, reversed(parts), out)
+    # Where x times a power of ten overflows, x has no digits that far behind the point.
+    return out if digits < 0 else where(isfinite(out), out, stop_gradient(x))
 
 
 def mod(x: Any, y: Any) -> Any:
@@ -193,7 +203,10 @@ def _floor_divide(x: Any, y: Any, name: str) -> Any:
     divisor = where(none, 1.0, y)
     r = fmod(x, divisor)
     whole = round(div(sub(x, r), divisor))  # next to an integer already
-    return where(none, div(x, y), where(_opposed(r, y), whole - 1.0, whole))
+    whole = where(_opposed(r, y), whole - 1.0, whole)
+    quotient = div(x, y)
+    # A quotient between 0 and 1 becomes a zero of its own sign: x - r has lost that of x.
+    return where(none, quotient, where(equal(whole, 0.0), trunc(quotient), whole))
 
 
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:
