@@ -247,3 +247,38 @@ def test_the_same_as_jax() -> None:
         ours = qb.jit(lambda n: qb.jvp(lambda x: qb.fori_loop(0, n, step, x), (1.5,), (1.0,)))(A(n))
         theirs = jax.jit(lambda n: jax.jvp(lambda x: jax.lax.fori_loop(0, n, step, x), (1.5,), (1.0,)))(n)
         np.testing.assert_allclose([v.item() for v in ours], theirs, rtol=1e-14)
+
+
+# --- loops without a bound where reverse mode needs no pullback of them -----------------------------------------------
+
+ENDLESS: dict[str, Any] = {
+    "stopped behind the loop": lambda m, stop, w, x: x * stop(w(x)),
+    "stopped before the loop": lambda m, stop, w, x: x * w(stop(x)),
+    "steps behind the loop": lambda m, stop, w, x: x * m.sign(w(x)),
+    "compared": lambda m, stop, w, x: m.where(w(x) > 3.0, x * x, x),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_loops_without_a_bound_that_reverse_mode_does_not_pass_through(name: str) -> None:
+    """As in JAX; the other element makes reverse mode the shorter way."""
+    w = lambda x: qb.while_loop(lambda c: c < 10.0, lambda c: c * 2.0, x)
+    loss = lambda v: ENDLESS[name](qb, qb.stop_gradient, w, v[0]) + v[1]
+    expected = {"stopped": 12.0, "steps": 1.0, "compared": 3.0}[name.split()[0]]
+    for of in (qb.grad(loss), qb.jit(qb.grad(loss)), lambda v: qb.vmap(qb.grad(loss))(qb.stack([v, v]))[1]):
+        assert of(A([1.5, 1.0])).tolist() == [expected, 1.0]
+    with pytest.raises(qb.UnsupportedOperationError, match="reverse mode"):
+        qb.grad(lambda v: loss(v) + w(v[0]))(A([1.5, 1.0]))
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_jax_passes_them_in_the_same_way(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    w = lambda x: jax.lax.while_loop(lambda c: c < 10.0, lambda c: c * 2.0, x)
+    slope = jax.grad(lambda x: ENDLESS[name](jax.numpy, jax.lax.stop_gradient, w, x))(1.5)
+    assert slope == {"stopped": 12.0, "steps": 1.0, "compared": 3.0}[name.split()[0]]
+
+
+def test_a_bound_that_is_differentiated_has_derivative_zero() -> None:
+    f = lambda x, n: x * x * qb.fori_loop(0, n, lambda i, c: c + 1.0, 0.0)
+    assert [g.item() for g in qb.grad(f, argnums=(0, 1))(2.0, 3.0)] == [12.0, 0.0]

@@ -119,12 +119,8 @@ def _reverse(
     carry: int,
 ) -> Any:
     if length is None:
-        raise UnsupportedOperationError(
-            "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use "
-            "scan, or fori_loop with bounds that are ints (with a traced one it is a while_loop, and its docstring "
-            "shows how to write that with max_steps); forward mode (quabla.jvp) works without a bound",
-            op="while",
-        )
+        params = {"cond": cond, "body": body, "length": None, "consts": consts, "carry": carry}
+        return bind(while_op, tuple(operands), params), _without_bound
     bound = length
     parts, needs = Parts(*split(operands, consts, carry)), Parts(*split(wanted, consts, carry))
     final, stacks, steps = bind_while(cond, keeping(body, parts), bound, parts.consts, parts.carry)
@@ -135,6 +131,16 @@ def _reverse(
         return back.divide(needs, *bind_scan(back.body, bound, back.parts, True, steps))
 
     return (*final, *ys, steps), pullback
+
+
+def _without_bound(cts: Sequence[Any]) -> list[Any]:
+    # Only here, since what is computed of the result may have no derivative.
+    raise UnsupportedOperationError(
+        "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use "
+        "scan, or fori_loop with bounds that are ints (with a traced one it is a while_loop, and its docstring "
+        "shows how to write that with max_steps); forward mode (quabla.jvp) works without a bound",
+        op="while",
+    )
 
 
 def _batch(

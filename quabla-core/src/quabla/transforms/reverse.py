@@ -14,6 +14,7 @@ from quabla.arrays.tracer import Frame, TraceTensor, trace
 from quabla.errors import UnsupportedOperationError
 from quabla.ir.op import Each, Op
 from quabla.ir.program import Node, Program
+from quabla.ops.elementwise import stop_gradient_op
 from quabla.ops.masks import add_cotangents
 from quabla.transforms.forward import apply_jvp, replay
 
@@ -152,7 +153,9 @@ def vjp_values(
         operands = tuple([value[v] for v in node.inputs])
         needs = [v in active for v in node.inputs]
         back = None
-        floating = [v for v in node.outputs if v.aval.dtype.kind == "f"] if True in needs else []
+        # Behind `stop_gradient` nothing depends on the inputs: a loop that has no pullback may stand there.
+        moves = True in needs and node.op is not stop_gradient_op
+        floating = [v for v in node.outputs if v.aval.dtype.kind == "f"] if moves else []
         if floating:
             active.update(floating)
             out, back = _recorded(frame, node, operands, needs)
