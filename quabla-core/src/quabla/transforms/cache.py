@@ -1,7 +1,7 @@
 """Where compiled programs are kept: per root function, weakly, and per chain of transforms.
 
-`grad(f)` made anew in a loop finds the programs of the `grad(f)` before it, and they die with `f`; those of
-`grad(model.loss)` die with the model.
+`grad(f)` made anew in a loop finds the programs of the `grad(f)` before it, and they die with `f`. An object computes
+with attributes that change, so its methods and its `__call__` are traced for each transform of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import MethodType
+from types import FunctionType
 from typing import Any
-
-from quabla.transforms.staging import Method
 
 __all__ = ["SignatureCache", "cache_for"]
 
@@ -43,9 +41,7 @@ _all: weakref.WeakSet[SignatureCache] = weakref.WeakSet()
 
 
 _first_guard: Callable[..., Any]
-# The identities of a function and of the object whose method it is, or None; weak references to them, and the caches of
-# the chains over them.
-_by_root: dict[tuple[int, int], tuple[Any, Any, dict[Any, SignatureCache]]] = {}
+_by_root: dict[int, tuple[Any, dict[Any, SignatureCache]]] = {}
 # Reentrant: while it is held, a collection may run a finalizer that makes a transform.
 _lock = threading.RLock()
 
@@ -60,51 +56,47 @@ def cache_for(root: Any, chain: Any) -> SignatureCache:
     """The cache of `chain` over `root`, made if there is none.
 
     Functions are told apart by identity, not equality: two equal callables may compute different things. A method is
-    the function and the object to which it is bound, for Python makes a new one at each access. Where one of them
-    takes no weak references, as an object of a class with `__slots__` and without `__weakref__`, there is nothing to
-    tell that it is gone, and each transform gets a cache of its own.
+    made anew by Python at each access, and so is its cache, unless somebody keeps the method. An object that is called
+    stays the same while its attributes change, so each transform of it has a cache of its own.
     """
     try:
         hash(chain)
     except TypeError:
         return SignatureCache(_first_guard)
-    fun, owner = _parts(root)
-    key = (id(fun), id(owner))
+    if _has_state(root):
+        return SignatureCache(_first_guard)
+    key = id(root)
     with _lock:
         found = _by_root.get(key)
-        if found is not None and found[0]() is fun and (owner is None or found[1]() is owner):
-            chains = found[2]
+        if found is not None and found[0]() is root:
+            chains = found[1]
         else:
-            forget = partial(_forget, key)
             try:
-                refs = weakref.ref(fun, forget), None if owner is None else weakref.ref(owner, forget)
+                ref = weakref.ref(root, partial(_forget, key))
             except TypeError:
                 return SignatureCache(_first_guard)
             chains = {}
-            _by_root[key] = (*refs, chains)
+            _by_root[key] = (ref, chains)
         cache = chains.get(chain)
         if cache is None:
             cache = chains[chain] = SignatureCache(_first_guard)
         return cache
 
 
-def _parts(root: Any) -> tuple[Any, Any]:
-    """A function, and the object to which it is bound, or None."""
-    kind = type(root)
-    if kind is MethodType:
-        return root.__func__, root.__self__
-    if kind is Method:
-        return root.func, root.args[0]
-    return root, None
+def _has_state(root: Any) -> bool:
+    """Whether a class of a user says how the root is called."""
+    kind: Any = type(root)
+    is_own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return isinstance(kind.__call__, FunctionType) and not is_own
 
 
-def _forget(key: tuple[int, int], ref: Any = None) -> None:
+def _forget(key: int, ref: Any = None) -> None:
     # Not under the lock: another thread may hold it while it waits for what this thread is doing. The entry may already
-    # belong to new objects at the same addresses.
+    # belong to a new object at the same address.
     if _by_root is None:
         return  # type: ignore[unreachable]  # the interpreter is shutting down
     found = _by_root.get(key)
-    if found is not None and (found[0]() is None or (found[1] is not None and found[1]() is None)):
+    if found is not None and found[0]() is None:
         _by_root.pop(key, None)
 
 

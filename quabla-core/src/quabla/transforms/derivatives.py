@@ -180,7 +180,7 @@ def grad(fun: Any = LATER, argnums: int | tuple[int, ...] = 0, has_aux: bool = F
         A function of the same arguments that returns the gradient: a tree like the argument, or a tuple of them where
         `argnums` is a tuple. Bool leaves have None. With `has_aux`, a pair (gradient, aux). It can be transformed
         again. Called on concrete arrays it is compiled for the CPU and kept, as `jit` does: values that `fun` closes
-        over are constants of the compiled program, and so are the attributes that a method reads. Python numbers in a
+        over, or attributes that a method reads, are constants of the compiled program. Python numbers in a
         differentiated position become float64 arrays; elsewhere they are static.
 
     Raises:

@@ -113,11 +113,11 @@ def jit(
     """Compile a function: the first call for each signature traces it, later ones run native code.
 
     A signature is the structure of the arguments, the shapes and dtypes of the arrays in them, and the values of Python
-    numbers and of `static_argnums`. Values that the function closes over are constants of the compiled program, and so
-    are the attributes that a method reads: `jit(model.loss)`, made anew as often as you like, keeps computing with the
-    attributes that `model` had when it was traced. What changes is to be an argument. A function that is itself made
-    anew, as a lambda or a `functools.partial` in a loop is, is traced anew, and so is a method of an object that takes
-    no weak references (`__slots__` without `__weakref__`); make the transform once, before the loop.
+    numbers and of `static_argnums`. Values that the function closes over, and attributes that a method reads, are
+    constants of the compiled program; what changes is to be an argument. Made anew for a function that is there
+    already, a transform finds what was compiled for it. Where the function itself is new (a lambda or a
+    `functools.partial` in a loop, a method, which Python makes at each access) or is an object that is called, whose
+    attributes may have changed, it is traced anew: make the transform once, before the loop.
 
     Args:
         fun: a function of arrays and pytrees of arrays; left out in a decorator with options, as
