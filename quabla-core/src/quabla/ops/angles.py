@@ -38,9 +38,16 @@ arcsin_op = elementwise("arcsin", _arcsin_slope, evaluate=np.arcsin, domain=(-0.
 arccos_op = elementwise(
     "arccos", lambda x, out: neg(_arcsin_slope(x, out)), evaluate=np.arccos, domain=(-0.9, 0.9)
 )
-arctan_op = elementwise(
-    "arctan", lambda x, out: at_ends(x, lambda v: div(1.0, 1.0 + v * v)), evaluate=np.arctan
-)
+# 1 / (1 + x**2), of which x**2 overflows sooner than the quotient underflows. Powers of two round nothing.
+_UNIT = 2.0**-25
+
+
+def _arctan_slope(x: Any) -> Any:
+    v = _UNIT * x
+    return div(_UNIT**2, _UNIT**2 + v * v)
+
+
+arctan_op = elementwise("arctan", lambda x, out: at_ends(x, _arctan_slope), evaluate=np.arctan)
 
 
 # --- the point (x, y) -------------------------------------------------------------------------------------------------

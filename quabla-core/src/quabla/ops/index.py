@@ -37,8 +37,8 @@ def getitem(x: Any, key: Any) -> Any:
             axes as are left), None (a new axis of extent 1), an array or list of positions, a bool array or list that
             is known while tracing (it stands for the positions where it is true), or a tuple of these. Several arrays
             are broadcast together; their axes come first in the result, or where they stand if they stand side by
-            side. Positions may be floating (integer data are float64 here) and negative. Traced ones are rounded
-            towards zero, and moved to the nearest element where they are out of range.
+            side. Positions may be floating (integer data are float64 here) and negative. Traced ones are moved to the
+            nearest element where they are out of range, as `take` says.
 
     Returns:
         An array with the selected elements. Its gradient adds up over repeated positions.

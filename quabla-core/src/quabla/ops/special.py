@@ -12,6 +12,7 @@ from quabla.arrays.tracer import bind
 from quabla.dtypes import float64
 from quabla.ir.op import Op, Sample
 from quabla.ops.apply import floating_operand, promote, unary
+from quabla.ops.compare import greater, less
 from quabla.ops.elementwise import (
     abs,
     add,
@@ -19,8 +20,10 @@ from quabla.ops.elementwise import (
     cos,
     elementwise,
     exp,
+    maximum,
     mul,
     neg,
+    relu,
     sigmoid,
     sin,
     where,
@@ -127,6 +130,53 @@ sinc_op: Op = elementwise(
 )
 
 
+# --- x times sigmoid(x) -----------------------------------------------------------------------------------------------
+#
+# Where sigmoid(x) is subnormal it has lost digits that the product should have. Below `end` it is exp(x), taken `shift`
+# further up, where it has all of them. Beyond `_FAR_OUT` it is 0 or 1, and x may be infinite.
+
+_FAR_OUT = 1e4
+
+
+def _shift(x: Any) -> tuple[float, float]:
+    """`end` and `shift` for the dtype of `x`."""
+    return (-60.0, 32.0) if x.dtype.itemsize == 4 else (-600.0, 128.0)
+
+
+def _silu_numpy(x: np.ndarray) -> np.ndarray:
+    end, shift = _shift(x)
+    low = x < end
+    moved = np.where(low, x + shift, x)
+    e = np.exp(-np.abs(moved))
+    gate = np.where(moved >= 0, 1.0, e) / (1.0 + e)
+    return np.asarray(np.where(low, math.exp(-shift) * np.maximum(x, -_FAR_OUT), x) * gate, x.dtype)
+
+
+def _silu_of_simpler(x: Any) -> Any:
+    end, shift = _shift(x)
+    low = less(x, end)
+    factor = where(low, math.exp(-shift) * maximum(x, -_FAR_OUT), x)
+    return mul(factor, sigmoid(where(low, x + shift, x)))
+
+
+def _silu_slope(x: Any, out: Any) -> Any:
+    # sigmoid(x) (1 + x sigmoid(-x))
+    end, shift = _shift(x)
+    low = less(x, end)
+    moved = where(low, x + shift, x)
+    rest = 1.0 + mul(where(greater(abs(x), _FAR_OUT), 0.0, x), sigmoid(neg(moved)))
+    return mul(sigmoid(moved), where(low, math.exp(-shift) * rest, rest))
+
+
+silu_op: Op = elementwise(
+    "silu",
+    _silu_slope,
+    evaluate=_silu_numpy,
+    decompose=_silu_of_simpler,
+    extra=(("far", ([-np.inf, -740.0, -650.0, -100.0, -65.0, -0.0, 800.0, np.inf, np.nan],)),),
+)
+
+
 # --- what users call --------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +222,15 @@ def sinc(x: Any) -> Any:
     return bind(sinc_op, (promote((x,), "sinc")[0],), {"order": 0})
 
 
+def _gelu(x: Any) -> Any:
+    return mul(mul(0.5, x), erfc(mul(-math.sqrt(0.5), x)))
+
+
+def _gelu_by_tanh(x: Any) -> Any:
+    # (1 + tanh z) / 2 is sigmoid(2 z), which loses no digits where x is negative.
+    return mul(x, sigmoid(mul(math.sqrt(8.0 / math.pi), add(x, mul(0.044715, x**3)))))
+
+
 def silu(x: Any) -> Any:
     """x * sigmoid(x), elementwise, for a floating `x` of any shape; also known as swish.
 
@@ -182,8 +241,7 @@ def silu(x: Any) -> Any:
         >>> qb.silu(qb.array([0.0, 1000.0])).tolist()
         [0.0, 1000.0]
     """
-    x = floating_operand(x, "silu")
-    return mul(x, sigmoid(x))
+    return unary(silu_op, x)
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:
@@ -208,7 +266,8 @@ def gelu(x: Any, approximate: bool = True) -> Any:
         ('0.841192', '0.841345')
     """
     x = floating_operand(x, "gelu")
-    if approximate:
-        # (1 + tanh z) / 2 is sigmoid(2 z), which loses no digits where x is negative.
-        return mul(x, sigmoid(mul(math.sqrt(8.0 / math.pi), add(x, mul(0.044715, x**3)))))
-    return mul(mul(0.5, x), erfc(mul(-math.sqrt(0.5), x)))
+    # Further out the result is 0 or x. There a factor that vanishes would meet one that grows, and give NaN: in the
+    # function at -inf, and in derivatives.
+    far = greater(abs(x), 64.0)
+    near = where(far, 0.0, x)
+    return where(far, relu(x), _gelu_by_tanh(near) if approximate else _gelu(near))

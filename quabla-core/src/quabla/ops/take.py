@@ -24,11 +24,15 @@ Shape = tuple[int, ...]
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
     """The elements of `x` at the given positions along an axis.
 
+    What holds of positions here holds wherever they are arrays, as in `x[i]` and `take_along_axis`. Those known while
+    tracing are checked. A traced one cannot be: it is rounded towards zero, then counts from the end if it is negative,
+    and is moved to the nearest element where it is out of range, infinities included; NaN counts as 0. The gradient
+    goes to the element that was taken.
+
     Args:
         x: array.
         indices: whole numbers of any shape, as an array, a number or nested lists. Floating ones are welcome (integer
-            data are float64 here). Negative ones count from the end. Traced ones are rounded towards zero, and moved to
-            the nearest element where they are out of range.
+            data are float64 here). Negative ones count from the end. A mask is none; `x[mask]` takes one.
         axis: the axis to take from; None takes from the elements in row-major order.
 
     Returns:
@@ -62,7 +66,8 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Any:
 
     Args:
         x: array.
-        indices: whole numbers, as for `take`: as many axes as `x`; extents other than that along `axis` broadcast.
+        indices: whole numbers, as for `take`, which says what traced ones out of range do: as many axes as `x`; extents
+            other than that along `axis` broadcast.
         axis: the axis along which the lines run.
 
     Returns:
