@@ -40,6 +40,7 @@ FLOORS: dict[str, int] = {
     "transforms.staging": 6,
     "transforms.forward": 6,
     "transforms.turns": 6,
+    "transforms.linearity": 6,
     "transforms.reverse": 6,
     "transforms.batch": 6,
     # 5: the seam to the backends, and what they share

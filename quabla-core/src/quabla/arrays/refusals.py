@@ -5,6 +5,7 @@ Each refusal is a `TracerError` that names the user's own line and what to write
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ __all__ = [
     "Refusals",
     "concrete_needed",
     "endless_recursion",
+    "line_of",
     "name_line",
     "user_line",
 ]
@@ -58,14 +60,25 @@ def user_line() -> str:
     return ""
 
 
+def line_of(fun: Any) -> str:
+    """Where a function is written, as `" (at model.py, line 12: def rule(primals, tangents):)"`, or ""."""
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    if code is None:
+        return ""
+    return _at(code.co_filename, code.co_firstlineno, getattr(fun, "__globals__", None))
+
+
 def _is_users(frame: FrameType) -> bool:
     package = (frame.f_globals.get("__name__") or "").partition(".")[0]
     return package != "numpy" and not package.startswith("quabla")
 
 
 def _described(frame: FrameType, number: int) -> str:
-    path = frame.f_code.co_filename
-    source = linecache.getline(path, number, frame.f_globals).strip()
+    return _at(frame.f_code.co_filename, number, frame.f_globals)
+
+
+def _at(path: str, number: int, names: dict[str, Any] | None) -> str:
+    source = linecache.getline(path, number, names).strip()
     return f" (at {path}, line {number}{': ' if source else ''}{source})"
 
 

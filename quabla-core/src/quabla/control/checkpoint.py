@@ -131,6 +131,7 @@ checkpoint_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        through=lambda walk, given, *, fun: walk(fun, given),
         samples=_samples,
         family="region",
         multiple=True,

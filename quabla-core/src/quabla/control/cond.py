@@ -149,6 +149,10 @@ def _select(pred: Any, values: Any, flags: Sequence[bool], size: int, true: Prog
     )
 
 
+def _through(walk: Any, given: Sequence[Any], *, true: Program, false: Program) -> list[Any]:
+    return [walk.either(a, b) for a, b in zip(walk(true, given[1:]), walk(false, given[1:]), strict=True)]
+
+
 def _samples() -> Iterator[Sample]:
     for d in (float64, float32):
         x, y = aval_of((3,), d), aval_of((), d)
@@ -175,6 +179,7 @@ cond_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        through=_through,
         samples=_samples,
         family="region",
         multiple=True,

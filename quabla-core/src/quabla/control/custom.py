@@ -2,107 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from quabla import tree
-from quabla.arrays.tensor import Tensor, wrap_as
-from quabla.arrays.tracer import TraceTensor, bind, trace
+from quabla.arrays.tracer import bind, trace
 from quabla.control.regions import evaluate, functions, is_traced, split, weak_numbers
+from quabla.control.rules import Custom, Rule, agreeing, mirrored, require_constant, whole_batch
 from quabla.dtypes import float32, float64
-from quabla.errors import DtypeError, ShapeError, TracerError, UnsupportedOperationError
+from quabla.errors import DtypeError
 from quabla.ir.op import Op, Refused, Sample, define
 from quabla.ir.program import Program
-from quabla.ops.apply import operand
 from quabla.ops.elementwise import add, cos, exp, mul, sin
-from quabla.ops.structure import broadcast, cast, lead, sum_over, zeros_like
-from quabla.shapes import ShapeDtype, aval_of
-from quabla.transforms.batch import batch_values
+from quabla.ops.structure import zeros_like
+from quabla.shapes import aval_of
+from quabla.transforms.linearity import transposable
+from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import (
     Call,
     Staged,
-    a_kind,
     as_outputs,
-    by_name,
     inline,
-    name_of,
     stage,
     take_apart,
 )
 
-__all__ = ["custom_jvp", "custom_jvp_op", "custom_vjp", "custom_vjp_op"]
-
-
-def _whole_batch(program: Program, over: Sequence[bool], size: int, summed: Sequence[bool] = ()) -> Program:
-    """`program` over many lanes, all results with the batch axis, or summed over it where `summed` says so."""
-
-    def run(*args: Any) -> list[Any]:
-        outs, many = batch_values(args[0].frame, program, args, over, size)
-        wide = [lead(o, m, size) for o, m in zip(outs, many, strict=True)]
-        return [
-            sum_over(o, (0,)) if s else o for o, s in zip(wide, summed or [False] * len(wide), strict=True)
-        ]
-
-    avals = [
-        aval_of((size, *a.shape), a.dtype) if m else a for a, m in zip(program.in_avals, over, strict=True)
-    ]
-    return trace(run, avals)[0]
-
-
-class Rule:
-    """A derivative rule, traced when it is first needed: rules call the function that they belong to.
-
-    Args:
-        name: the function, for messages and printed programs.
-        make: traces the rule.
-    """
-
-    __slots__ = ("made", "make", "name")
-
-    def __init__(self, name: str, make: Callable[[], Staged]) -> None:
-        self.name = name
-        self.make = make
-        self.made: Staged | None = None
-
-    def __repr__(self) -> str:
-        return f"<rule of {self.name}>"
-
-    @property
-    def staged(self) -> Staged:
-        """The traced rule.
-
-        Raises:
-            TracerError: it closes over traced values.
-        """
-        if self.made is None:
-            self.made = self.make()
-            if self.made.captures:
-                raise TracerError(
-                    f"the derivative rule of {self.name} closes over a traced value "
-                    f"({self.made.captures[0].aval}); pass it as "
-                    "an argument of the function, or among the residuals"
-                )
-        return self.made
-
-    @property
-    def program(self) -> Program:
-        """The traced rule as a program."""
-        return self.staged.program
-
-    def batched(
-        self, over: Callable[[Program], Sequence[bool]], size: int, summed: Sequence[bool] = ()
-    ) -> Rule:
-        """The rule on many lanes; `over` says which inputs of its program are mapped, `summed` which results to add."""
-
-        def make() -> Staged:
-            return Staged(
-                _whole_batch(self.program, over(self.program), size, summed), (), self.staged.result
-            )
-
-        return Rule(self.name, make)
+__all__ = ["custom_jvp", "custom_jvp_op", "custom_vjp", "custom_vjp_op", "linear_rule"]
 
 
 # --- custom_jvp -------------------------------------------------------------------------------------------------------
@@ -114,19 +40,51 @@ def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], out: Any, *, fun: Program, rule: Rule, count: int
 ) -> Any:
     args = primals[:count]
-    if any(t is not None for t in tangents[count:]):
-        raise UnsupportedOperationError(
-            f"custom_jvp: {rule.name} closes over a traced value that is being differentiated, for which its "
-            "rule has no "
-            "tangent; pass the value as an argument",
-            op="custom_jvp",
-        )
+    require_constant("custom_jvp", rule, [t is not None for t in tangents[count:]], "tangent")
     given = [
         zeros_like(x) if t is None else t for x, t in zip(args, tangents, strict=False) if x.dtype.kind == "f"
     ]
     outs = inline(rule.program, [*args, *given])
     rest = iter(outs[len(fun.outputs) :])
     return tuple(next(rest) if v.aval.dtype.kind == "f" else None for v in fun.outputs)
+
+
+def linear_rule(moving: Sequence[bool], *, fun: Program, rule: Rule, count: int) -> Program:
+    """The tangents that the rule of a `custom_jvp` makes of (arguments, tangents of the floating ones).
+
+    Args:
+        moving: which operands are being differentiated.
+        fun: the params of the op, and the next two.
+        rule: see above.
+        count: see above.
+
+    Raises:
+        UnsupportedOperationError: the rule is not linear, or says nothing of a value that moves.
+    """
+    require_constant("custom_jvp", rule, moving[count:], "tangent")
+    return transposable(rule.program, count, len(fun.outputs), rule.name, rule.author)
+
+
+def _jvp_pullback(
+    cts: Sequence[Any],
+    operands: Sequence[Any],
+    out: Any,
+    wanted: Sequence[bool],
+    *,
+    fun: Program,
+    rule: Rule,
+    count: int,
+) -> tuple[Any, ...]:
+    tangents, frame = linear_rule(wanted, fun=fun, rule=rule, count=count), operands[0].frame
+    # The derivative of a linear function is the same everywhere: take it at zero.
+    at = [*operands[:count], *(frame.full(0.0, v.aval) for v in tangents.inputs[count:])]
+    moving = [w for x, w in zip(operands[:count], wanted, strict=False) if x.dtype.kind == "f"]
+    _, backward = vjp_values(frame, tangents, at, [*[False] * count, *moving])
+    found = iter(
+        backward([ct for ct, v in zip(cts, fun.outputs, strict=True) if v.aval.dtype.kind == "f"])[count:]
+    )
+    by_argument = [next(found) if x.dtype.kind == "f" else None for x in operands[:count]]
+    return (*by_argument, *[None] * (len(operands) - count))
 
 
 def _jvp_batch(
@@ -136,7 +94,7 @@ def _jvp_batch(
     moving = [m for m, v in zip(args, fun.inputs, strict=False) if v.aval.dtype.kind == "f"]
     derived = rule.batched(lambda program: [*args, *moving], size)
     return bind(
-        custom_jvp_op, operands, {"fun": _whole_batch(fun, over, size), "rule": derived, "count": count}
+        custom_jvp_op, operands, {"fun": whole_batch(fun, over, size), "rule": derived, "count": count}
     )
 
 
@@ -159,8 +117,10 @@ custom_jvp_op = define(
         infer=lambda *avals, fun, rule, count: fun.out_avals,
         evaluate=lambda *xs, fun, rule, count: tuple(evaluate(fun, [np.asarray(x) for x in xs])),
         jvp=_jvp,
+        vjp=_jvp_pullback,
         batch=_jvp_batch,
         decompose=lambda *xs, fun, rule, count: tuple(inline(fun, xs)),
+        declared=True,
         samples=_jvp_samples,
         family="region",
         multiple=True,
@@ -168,80 +128,8 @@ custom_jvp_op = define(
 )
 
 
-def _positions(where: str, nondiff_argnums: Any) -> tuple[int, ...]:
-    given = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-    if any(type(i) is not int or i < 0 for i in given):
-        raise DtypeError(f"{where}: nondiff_argnums must be non-negative ints, got {nondiff_argnums!r}")
-    return given
-
-
-def _restored(kind: type, state: dict[str, Any]) -> Any:
-    made: Any = object.__new__(kind)
-    vars(made).update(state)
-    return made
-
-
-class _Custom:
-    """A function and the positions of the arguments that its rule does not differentiate."""
-
-    where = "custom"
-
-    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Any = ()) -> None:
-        if not callable(fun):
-            raise DtypeError(f"{self.where}: the first argument must be a function, got {a_kind(fun)}")
-        self.fun = fun
-        self.nondiff = _positions(self.where, nondiff_argnums)
-        self.__name__ = name_of(fun)
-        self.__doc__ = fun.__doc__
-        self.__wrapped__ = fun
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return by_name(self.fun, self) or (_restored, (type(self), vars(self)))
-
-    def positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, which is how rules see them; with the defaults that are arrays or numbers."""
-        try:
-            signature = inspect.signature(self.fun)
-        except (TypeError, ValueError):
-            if kwargs:
-                raise DtypeError(f"{self.where}: pass the arguments of {self.__name__} by position") from None
-            return args
-        bound = signature.bind(*args, **kwargs)
-        given = len(bound.arguments)
-        bound.apply_defaults()
-        if bound.kwargs:
-            raise DtypeError(
-                f"{self.where}: {self.__name__} takes {', '.join(bound.kwargs)} by keyword only, which a "
-                "rule cannot see; make "
-                "it a positional parameter"
-            )
-        found = bound.args
-        while len(found) > max(given, len(args)) and type(found[-1]) not in (
-            float,
-            int,
-            bool,
-            Tensor,
-            TraceTensor,
-        ):
-            found = found[:-1]
-        return found
-
-    def divide(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The arguments that are not differentiated, and the others."""
-        if self.nondiff and max(self.nondiff) >= len(args):
-            raise ShapeError(
-                f"{self.where}: nondiff_argnums {self.nondiff}, but {self.__name__} got {len(args)} arguments"
-            )
-        return [args[i] for i in self.nondiff], [a for i, a in enumerate(args) if i not in self.nondiff]
-
-    def join(self, fixed: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        """All arguments, in their places."""
-        rest, given = iter(others), dict(zip(self.nondiff, fixed, strict=True))
-        return [given[i] if i in given else next(rest) for i in range(len(fixed) + len(others))]
-
-
 @final
-class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functions beside it
+class custom_jvp(Custom):  # noqa: N801 - used as a decorator, like the functions beside it
     """A function whose forward-mode derivative is given by a rule; reverse mode transposes the rule.
 
     Args:
@@ -293,7 +181,7 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
             return self.fun(*args)
         staged = stage(lambda *a: self.fun(*self.join(fixed, a)), call)
         types = call.without_arrays()
-        rule = Rule(self.__name__, lambda: self._stage_rule(types, fixed, staged))
+        rule = Rule(self.__name__, lambda: self._stage_rule(types, fixed, staged), self.rule)
         params = {"fun": staged.program, "rule": rule, "count": len(call.arrays)}
         outs = bind(custom_jvp_op, (*call.arrays, *staged.captures), params)
         return staged.result.put_together(outs)
@@ -315,10 +203,10 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
                     f"custom_jvp: the rule of {self.__name__} must return a pair (value, tangent)"
                 )
             outs, structure = as_outputs(self.rule, value[0])
-            outs = _agreeing("custom_jvp", self.__name__, "the rule", outs, structure, fun)
+            outs = agreeing("custom_jvp", self.__name__, "the rule", outs, structure, fun)
             return [
                 *outs,
-                *_mirrored(
+                *mirrored(
                     "custom_jvp",
                     self.__name__,
                     "tangent",
@@ -329,50 +217,6 @@ class custom_jvp(_Custom):  # noqa: N801 - used as a decorator, like the functio
             ], None
 
         return stage(run, both, split=divide)
-
-
-def _agreeing(where: str, name: str, who: str, outs: list[Any], structure: Any, fun: Staged) -> list[Any]:
-    """The value that a rule returned, checked against what the function returned."""
-    if structure.treedef != fun.result.treedef:
-        raise DtypeError(
-            f"{where}: {who} of {name} returns a value of structure {structure.treedef}, the function itself "
-            f"{fun.result.treedef}"
-        )
-    for out, aval in zip(outs, fun.program.out_avals, strict=True):
-        if out.shape != aval.shape:
-            raise ShapeError(
-                f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}"
-            )
-        if out.dtype is not aval.dtype and not (out.aval.weak or aval.weak):
-            raise DtypeError(
-                f"{where}: {who} of {name} returns {out.aval}, where the function itself returns {aval}"
-            )
-    return [cast(o, a.dtype) for o, a in zip(outs, fun.program.out_avals, strict=True)]
-
-
-def _mirrored(
-    where: str, name: str, what: str, given: Any, avals: Sequence[ShapeDtype], treedef: Any
-) -> list[Any]:
-    """The tangents or cotangents in a tree like that of values of types `avals`, for floating ones; None is zero."""
-    leaves = tree.flatten_up_to(given, treedef, f"{where}: the {what}s of {name} must mirror its values")
-    out = []
-    for leaf, aval in zip(leaves, avals, strict=True):
-        if aval.dtype.kind != "f":
-            continue
-        if leaf is None:
-            out.append(wrap_as(np.zeros(aval.shape, aval.dtype.numpy), aval))
-            continue
-        if type(leaf) not in (Tensor, TraceTensor, float, int):
-            raise DtypeError(f"{where}: a {what} of {name} is {a_kind(leaf)} where its value has type {aval}")
-        array = operand(leaf, where)
-        if array.shape == () and array.aval.weak:
-            array = broadcast(array, aval.shape, ())
-        if array.shape != aval.shape:
-            raise ShapeError(
-                f"{where}: a {what} of {name} has type {array.aval} where its value has type {aval}"
-            )
-        out.append(cast(array, aval.dtype))
-    return out
 
 
 # --- custom_vjp -------------------------------------------------------------------------------------------------------
@@ -391,13 +235,7 @@ def _vjp_reverse(
     count: int,
 ) -> Any:
     args, captures = split(operands, count)
-    if any(wanted[count:]):
-        raise UnsupportedOperationError(
-            f"custom_vjp: {fwd.name} closes over a traced value that is being differentiated, for which its "
-            "rule has no "
-            "cotangent; pass the value as an argument",
-            op="custom_vjp",
-        )
+    require_constant("custom_vjp", fwd, wanted[count:], "cotangent")
     outs, residuals = split(inline(fwd.program, args), len(fun.outputs))
 
     def pullback(cts: Sequence[Any]) -> list[Any]:
@@ -426,7 +264,7 @@ def _vjp_batch(
     args = list(over[:count])
     floating = [not m for m, v in zip(args, fun.inputs, strict=False) if v.aval.dtype.kind == "f"]
     params = {
-        "fun": _whole_batch(fun, over, size),
+        "fun": whole_batch(fun, over, size),
         "fwd": fwd.batched(lambda program: args, size),
         # Residuals and cotangents all have the batch axis. What reaches an argument that is not mapped is summed.
         "bwd": bwd.batched(lambda program: [True] * len(program.inputs), size, floating),
@@ -460,6 +298,7 @@ custom_vjp_op = define(
         reverse=_vjp_reverse,
         batch=_vjp_batch,
         decompose=lambda *xs, fun, fwd, bwd, count: tuple(inline(fun, xs)),
+        declared=True,
         samples=_vjp_samples,
         family="region",
         multiple=True,
@@ -468,7 +307,7 @@ custom_vjp_op = define(
 
 
 @final
-class custom_vjp(_Custom):  # noqa: N801
+class custom_vjp(Custom):  # noqa: N801
     """A function whose reverse-mode derivative is given by two functions. Forward mode is refused.
 
     Args:
@@ -533,7 +372,7 @@ class custom_vjp(_Custom):  # noqa: N801
             if not (isinstance(value, (tuple, list)) and len(value) == 2):
                 raise DtypeError(f"custom_vjp: fwd of {self.__name__} must return a pair (value, residuals)")
             outs, structure = as_outputs(fwd, value[0])
-            outs = _agreeing("custom_vjp", self.__name__, "fwd", outs, structure, fun)
+            outs = agreeing("custom_vjp", self.__name__, "fwd", outs, structure, fun)
             kept, residuals = as_outputs(fwd, value[1], passing=True)
             return [*outs, *kept], (len(outs), residuals)
 
@@ -559,9 +398,7 @@ class custom_vjp(_Custom):  # noqa: N801
                     f"custom_vjp: bwd of {self.__name__} must return a tuple with a cotangent for each of {wanted} "
                     f"arguments, it returned {value!r}"
                 )
-            return _mirrored(
-                "custom_vjp", self.__name__, "cotangent", tuple(value), call.avals, treedef
-            ), None
+            return mirrored("custom_vjp", self.__name__, "cotangent", tuple(value), call.avals, treedef), None
 
         types = [aval_of(a.shape, a.dtype) for a in (*kept, *moving)]
         return stage(run, take_apart(bwd, tuple(types), {}, abstract=True), split=divide)

@@ -26,6 +26,7 @@ __all__ = [
     "Backward",
     "Parts",
     "Tangents",
+    "around",
     "backward",
     "committed",
     "grow",
@@ -67,6 +68,17 @@ def grow(flags: list[bool], step: Callable[[list[bool]], list[bool]]) -> list[bo
         if more == flags:
             return flags
         flags = more
+
+
+def around(walk: Any, body: Program, given: Parts) -> list[Any]:
+    """What `walk` finds of the final carry and of the results of a loop, given what it knows of the operands."""
+    carry = list(given.carry)
+    while True:
+        found = walk(body, [walk.still, *given.consts, *carry, *given.xs])
+        more = [walk.either(a, b) for a, b in zip(carry, found, strict=False)]
+        if more == carry:
+            return [*carry, *found[len(carry) :]]
+        carry = more
 
 
 def drop_unread(

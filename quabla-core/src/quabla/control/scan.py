@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from quabla.arrays.tracer import bind, trace
-from quabla.control.derive import Parts, backward, drop_unread, keeping, per_lane, swapped, tangents
+from quabla.control.derive import Parts, around, backward, drop_unread, keeping, per_lane, swapped, tangents
 from quabla.control.regions import chosen_lanes, evaluate, lifted, safe_lanes, split
 from quabla.dtypes import float32, float64, int64
 from quabla.ir.op import Op, Sample, define
@@ -183,6 +183,20 @@ def _batch_counts(
     return _placed(final, ys, [True] * nk, [True] * len(ys), size)
 
 
+def _through(
+    walk: Any,
+    given: Sequence[Any],
+    *,
+    body: Program,
+    length: int,
+    consts: int,
+    carry: int,
+    reverse: bool,
+    counted: bool,
+) -> list[Any]:
+    return around(walk, body, _parts(given, counted, consts, carry)[1])
+
+
 def _samples() -> Iterator[Sample]:
     for d in (float64, float32):
         state, x = aval_of((2,), d), aval_of((), d)
@@ -222,6 +236,7 @@ scan_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        through=_through,
         samples=_samples,
         family="region",
         multiple=True,

@@ -19,6 +19,7 @@ from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import (
     Parts,
+    around,
     backward,
     drop_unread,
     grow,
@@ -203,6 +204,22 @@ def _batch_predicate(
     return (*state[:nk], *(swapped(y) for y in ys), state[nk])
 
 
+def _through(
+    walk: Any,
+    given: Sequence[Any],
+    *,
+    cond: Program,
+    body: Program,
+    length: int | None,
+    consts: int,
+    carry: int,
+) -> list[Any]:
+    parts = Parts(*split(given, consts, carry))
+    found = around(walk, body, parts)
+    walk(cond, [*parts.consts, *found[:carry]])
+    return [*found, walk.still]
+
+
 def _samples() -> Iterator[Sample]:
     for d in (float64, float32):
         state = aval_of((2,), d)
@@ -226,6 +243,7 @@ while_op = define(
         forward=_forward,
         reverse=_reverse,
         batch=_batch,
+        through=_through,
         samples=_samples,
         family="region",
         multiple=True,

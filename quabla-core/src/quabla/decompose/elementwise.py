@@ -180,7 +180,6 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "arcsinh": _arcsinh,
     "arccosh": _arccosh,
     "arctanh": _arctanh,
-    "stop_gradient": lambda x: x,
     "greater": lambda x, y: less(y, x),
     "greater_equal": lambda x, y: less_equal(y, x),
     "less_equal": lambda x, y: logical_or(less(x, y), equal(x, y)),

@@ -73,7 +73,10 @@ class Op:
             together, in place of `jvp`, so that a derivative of a loop is one loop.
         reverse: `(frame, operands, wanted, **params) -> (outs, pullback)`: the same for reverse mode; `pullback(cts)`
             records the backward pass.
+        through: `(walk, given, **params) -> found`: for ops that hold programs, or choose: what `walk` finds of the
+            results, given what it knows of each operand (`transforms/linearity.py`).
         decompose: `(*operands, **params) -> out` in terms of simpler ops, for backends without the op.
+        declared: whether the derivative is declared, and need not be that of the value; then `decompose` is the value.
         samples: a function that yields the calls that the conformance suite runs.
         family: "elementwise", "compare", "reduce", "structural", "product", "source", "region" or "other".
         multiple: whether the op has a tuple of results.
@@ -89,7 +92,9 @@ class Op:
     batch: Callable[..., Any] | Refused | None = None
     forward: Callable[..., Any] | None = None
     reverse: Callable[..., Any] | None = None
+    through: Callable[..., Any] | None = None
     decompose: Callable[..., Any] | None = None
+    declared: bool = False
     samples: Callable[[], Iterator[Sample]] | None = None
     family: str = "other"
     multiple: bool = False
@@ -133,6 +138,8 @@ def define(op: Op) -> Op:
         missing.append("jvp (or linear, or Refused; or forward and reverse)")
     if op.linear is not None and op.transpose is None:
         missing.append("transpose (required by linear)")
+    if op.declared and op.decompose is None:
+        missing.append("decompose (required by declared)")
     if op.batch is None:
         missing.append("batch")
     if op.samples is None and op.family != "source":

@@ -460,6 +460,7 @@ where_op: Op = define(
         transpose=_where_transpose,
         vjp=lambda ct, operands, out, wanted: _where_transpose(ct, operands, wanted),
         batch=lambda operands, mapped, size: batch_elementwise(where_op, operands, mapped, size, {}),
+        through=lambda walk, given: [walk.either(given[1], given[2])],
         samples=lambda: iter(
             [
                 Sample(
@@ -530,6 +531,8 @@ stop_gradient_op: Op = define(
         jvp=lambda primals, tangents, out: None,
         vjp=lambda ct, operands, out, wanted: (None,),
         batch=lambda operands, mapped, size: bind(stop_gradient_op, operands, {}),
+        decompose=lambda x: x,
+        declared=True,
         samples=lambda: iter([Sample("matrix", lambda rng: (rng.normal(size=(3, 4)),), smooth=False)]),
         family="elementwise",
     )
@@ -538,7 +541,7 @@ stop_gradient_op: Op = define(
 
 # Where an infinity hides what is added to it, the derivative of a value is not that of its formula.
 stand_in_op: Op = elementwise(
-    "stand_in", None, 1.0, evaluate=lambda value, x: value, decompose=lambda value, x: value,
+    "stand_in", None, 1.0, evaluate=lambda value, x: value, decompose=lambda value, x: value, declared=True,
     samples=lambda: iter([Sample("infinite", _around_infinity, smooth=False)]), linear=None, transpose=None,
 )  # fmt: skip
 

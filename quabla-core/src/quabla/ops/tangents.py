@@ -24,8 +24,9 @@ from quabla.ops.structure import zeros_like
 __all__ = ["bend_op"]
 
 bend_op: Op = elementwise(
-    "bend", 1.0, None, None, evaluate=lambda moved, w, r: moved, decompose=lambda moved, w, r: moved
-)
+    "bend", 1.0, None, None, evaluate=lambda moved, w, r: moved, decompose=lambda moved, w, r: moved,
+    declared=True,
+)  # fmt: skip
 
 
 def _bent(out: Any, moved: Any, w: Any, r: Any) -> tuple[Any, Any]:

@@ -9,13 +9,16 @@ n + 1 such channels, while nested backward passes make the program longer by a f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
+from quabla.control.custom import custom_jvp_op, linear_rule
 from quabla.ir.op import Refused
-from quabla.ir.program import Program
+from quabla.ir.program import Node, Program
 from quabla.shapes import ShapeDtype
+from quabla.transforms.linearity import Walk
 
-__all__ = ["forwards"]
+__all__ = ["forwards", "require_linear_rules"]
 
 # Their second derivatives at 0 are found from a cotangent (`ops/limits.py`), which takes less than to find them from
 # tangents (`turns.py`).
@@ -34,11 +37,52 @@ def forwards(program: Program, avals: Sequence[ShapeDtype], wanted: Sequence[boo
         The position of the only floating input asked for, if it has a single element and every op has a forward rule
         that says as much as its reverse. What reverse mode refuses stays refused: whether a gradient exists must not
         hang on the number of elements.
+
+    Raises:
+        UnsupportedOperationError: on the way is a `custom_jvp` whose rule is not linear.
     """
     asked = [i for i, (a, w) in enumerate(zip(avals, wanted, strict=True)) if w and a.dtype.kind == "f"]
     if len(asked) != 1 or avals[asked[0]].size != 1 or not _both_ways(program):
         return None
+    require_linear_rules(program, [i == asked[0] for i in range(len(avals))])
     return asked[0]
+
+
+def require_linear_rules(program: Program, wanted: Sequence[bool]) -> None:
+    """Refuse what reverse mode refuses of a `custom_jvp`, before forward mode is taken in its place.
+
+    Args:
+        program: what is differentiated.
+        wanted: by which inputs.
+
+    Raises:
+        UnsupportedOperationError: a result hangs on one of them by a rule that is not linear.
+    """
+    if _has_rules(program):
+        Walk(False, operator.or_, _moved)(program, wanted)
+
+
+def _moved(walk: Walk, node: Node, given: Sequence[bool]) -> Sequence[bool]:
+    """Which results of a node have a tangent, where these operands do."""
+    if not any(given):
+        return [False] * len(node.outputs)
+    if node.op is custom_jvp_op:
+        linear_rule(given, **node.params)
+    found = (
+        [True] * len(node.outputs) if node.op.through is None else node.op.through(walk, given, **node.params)
+    )
+    return [f and v.aval.dtype.kind == "f" for f, v in zip(found, node.outputs, strict=True)]
+
+
+def _has_rules(program: Program) -> bool:
+    found = program.memo.get(_has_rules)
+    if found is None:
+        found = program.memo[_has_rules] = any(
+            node.op is custom_jvp_op
+            or any(_has_rules(x) for x in node.params.values() if isinstance(x, Program))
+            for node in program.nodes
+        )
+    return bool(found)
 
 
 def _both_ways(program: Program) -> bool:

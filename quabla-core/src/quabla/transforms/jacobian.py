@@ -23,6 +23,7 @@ from quabla.transforms.auxiliary import Parts, take_parts
 from quabla.transforms.batch import batch_values
 from quabla.transforms.chunks import checked_chunk, even, over_chunks, rows
 from quabla.transforms.derivatives import Gradient, select_arguments
+from quabla.transforms.direction import require_linear_rules
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Call, stage, take_apart, target
@@ -226,6 +227,7 @@ def _by_columns(
     chunk: int,
 ) -> list[list[Any]]:
     """Forward mode: a tangent per input element."""
+    require_linear_rules(program, wanted)
 
     def push(*args: Any) -> list[Any]:
         n = len(program.inputs)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quabla.arrays.tracer import Frame, TraceTensor, trace
-from quabla.errors import UnsupportedOperationError
-from quabla.ir.op import Each, Op
+from quabla.ir.op import Op
 from quabla.ir.program import Node, Program
 from quabla.ops.elementwise import stop_gradient_op
 from quabla.ops.masks import add_cotangents
@@ -94,7 +93,9 @@ def transpose_nodes(
         if all(ct is None for ct in cts_out):
             continue
         given = tuple(cts_out) if node.op.multiple else cts_out[0]
-        back = transpose_node(frame, node, given, wanted)
+        transpose = node.op.transpose
+        assert transpose is not None, f"the tangent of an op is not linear: {node.op}; please report this"
+        back = transpose(given, node.inputs, wanted, **node.params)
         for v, w, ct in zip(node.inputs, wanted, back, strict=True):
             if w and ct is not None:
                 accumulate(frame, cts, v, ct)
@@ -107,23 +108,6 @@ def _recorded(frame: Frame, node: Node, operands: Any, needs: Sequence[bool]) ->
         return node.op.reverse(frame, operands, needs, **node.params)  # type: ignore[no-any-return]
     out = replay(frame, node, operands)
     return out, lambda ct: pullback(frame, node.op, operands, out, ct, needs, node.params)
-
-
-def _also_elsewhere(linear: Each, wanted: Sequence[bool]) -> bool:
-    """Whether more is wanted than one operand in which the op is linear: a product of two tangents, say."""
-    return [i for i, w in enumerate(wanted) if w] not in [[i] for i in linear.operands]
-
-
-def transpose_node(frame: Frame, node: Node, ct: Any, wanted: Sequence[bool]) -> Any:
-    """The cotangents of the operands of a node that is linear in those wanted."""
-    op = node.op
-    if op.transpose is not None and not (isinstance(op.linear, Each) and _also_elsewhere(op.linear, wanted)):
-        return op.transpose(ct, node.inputs, wanted, **node.params)
-    if op.reverse is not None:
-        return op.reverse(frame, node.inputs, wanted, **node.params)[1](ct)
-    raise UnsupportedOperationError(
-        f"{op.name}: a derivative rule applied it to a tangent, but it is not linear in it", op=op.name
-    )
 
 
 def vjp_values(

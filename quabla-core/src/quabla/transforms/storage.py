@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from quabla.arrays.tensor import Tensor, copied, wrap_as
-from quabla.control.custom import Rule
+from quabla.control.rules import Rule
 from quabla.errors import FileFormatError, UnsupportedOperationError
 from quabla.ir import program as ir
 from quabla.transforms.programs import Executable, Program
