@@ -142,6 +142,130 @@ def test_against_jax() -> None:
     )
 
 
+def test_trees_and_places_against_jax() -> None:
+    """Rules that say another slope than the value has, so that every way around them shows."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_enable_x64", True)
+    jnp, lax = jax.numpy, jax.lax
+
+    def build(
+        m: Any, custom_jvp: Any, custom_vjp: Any, cond: Any, scan: Any, vmap: Any, again: Any
+    ) -> list[Any]:
+        f = custom_jvp(lambda d: {"o": d["a"] * d["b"][0], "i": m.sin(d["a"])})
+        f.defjvp(
+            lambda p, t: (
+                f(p[0]),
+                {"o": 2.0 * (t[0]["a"] * p[0]["b"][0] + p[0]["a"] * t[0]["b"][0]), "i": 5.0 * t[0]["a"]},
+            )
+        )
+        g = custom_vjp(lambda d: {"o": d["a"] * d["b"][0], "i": m.sin(d["a"])})
+        g.defvjp(
+            lambda d: ({"o": d["a"] * d["b"][0], "i": m.sin(d["a"])}, d),
+            lambda d, ct: ({"a": 2.0 * ct["o"] * d["b"][0] + 3.0 * ct["i"], "b": [7.0 * ct["o"] * d["a"]]},),
+        )
+        h = custom_jvp(m.sin)
+        h.defjvp(lambda p, t: (h(p[0]), 3.0 * m.cos(p[0]) * t[0]))
+        v = custom_vjp(m.sin)
+        v.defvjp(lambda x: (m.sin(x), x), lambda x, ct: (3.0 * m.cos(x) * ct,))
+        around = custom_jvp(lambda x: h(x) * v(x))  # rules within rules
+        around.defjvp(lambda p, t: (around(p[0]), h(p[0]) * t[0] + v(p[0]) * p[0] * t[0]))
+
+        def tree(c: Any) -> Any:
+            return lambda x: c({"a": x, "b": [x * x]})["o"] * c({"a": 2.0 * x, "b": [x]})["i"]
+
+        def places(c: Any) -> list[Any]:
+            return [
+                lambda x: cond(x > 0.0, lambda x: c(x) * x, lambda x: x, x),
+                lambda x: m.sum(scan(lambda s, a: (c(s) + a, c(a * s)), x, m.stack([x, 2.0 * x]))[1]),
+                again(lambda x: c(c(x) * x)),
+                lambda x: m.sum(
+                    vmap(lambda a: cond(a > 0.5, c, lambda a: a * c(2.0 * a), a))(m.stack([x, 2.0 * x]))
+                ),
+            ]
+
+        return [tree(f), tree(g), around, *places(h), *places(v), *places(around)]
+
+    ours = build(qb, qb.custom_jvp, qb.custom_vjp, qb.cond, qb.scan, qb.vmap, qb.checkpoint)
+
+    def unrolled(body: Any, carry: Any, xs: Any) -> Any:
+        # Second derivatives of its own scan do not take the rule a second time, those of its Python loops do.
+        ys = []
+        for x in xs:
+            carry, y = body(carry, x)
+            ys.append(y)
+        return carry, jnp.stack(ys)
+
+    theirs = build(jnp, jax.custom_jvp, jax.custom_vjp, lax.cond, unrolled, jax.vmap, jax.checkpoint)
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        for x in (0.4, -0.3):
+            f, g = a, b
+            for order in range(3):
+                expected = float(g(x))
+                assert qb.jit(f)(A(x)).item() == pytest.approx(expected, rel=1e-11), (i, order)
+                f, g = qb.grad(f), jax.grad(g)
+        many = np.array([0.3, 0.9])
+        found = qb.vmap(qb.value_and_grad(a))(A(many))
+        for y, z in zip(found, jax.vmap(jax.value_and_grad(b))(many), strict=True):
+            np.testing.assert_allclose(y.numpy(), z, rtol=1e-11, err_msg=str(i))
+
+
+def test_the_value_is_that_of_the_function() -> None:
+    """Under every transform, and so the derivative of the value is always that of the rule."""
+    f = qb.custom_jvp(lambda x: qb.round(x))
+    f.defjvp(lambda p, t: (100.0 * p[0], t[0]))  # straight through
+    square = lambda x: f(x) * f(x)
+    value, slope = qb.value_and_grad(square)(1.7)
+    assert value.item() == 4.0 and slope.item() == 4.0
+    assert qb.jvp(square, (1.7,), (1.0,))[0].item() == 4.0
+    assert qb.hessian(square)(1.7).item() == 2.0
+    pair = qb.hessian(lambda x: qb.sum(f(x) * x))(A([1.7, 2.2]))
+    np.testing.assert_array_equal(pair.numpy(), 2.0 * np.eye(2))
+
+
+@pytest.mark.parametrize("rule", [jvp_sine, vjp_sine])
+def test_aux_beside_the_value(rule: Any) -> None:
+    f = rule()
+    whole = lambda x: (f(x) * x, {"f": f(x), "n": 3})
+    expected = np.cos(0.7) * 0.7 + np.sin(0.7)
+    slope, aux = qb.grad(whole, has_aux=True)(0.7)
+    assert slope.item() == pytest.approx(expected) and aux["f"].item() == pytest.approx(np.sin(0.7))
+    (value, aux), slope = qb.value_and_grad(whole, has_aux=True)(0.7)
+    assert value.item() == pytest.approx(0.7 * np.sin(0.7)) and aux["n"] == 3
+    value, pullback, aux = qb.vjp(whole, 0.7, has_aux=True)
+    assert pullback(A(1.0))[0].item() == pytest.approx(expected) and aux["f"].item() == pytest.approx(
+        np.sin(0.7)
+    )
+
+
+@pytest.mark.parametrize("place", [p for p in PLACES if p != "alone"])
+def test_forward_mode_refuses_custom_vjp_everywhere(place: str) -> None:
+    f = PLACES[place](vjp_sine())
+    with pytest.raises(qb.UnsupportedOperationError, match="define a custom_jvp"):
+        qb.jvp(f, (A(0.7),), (A(1.0),))
+    assert qb.jacobian(f)(A(0.7)).item() == pytest.approx(qb.grad(f)(0.7).item())
+
+
+def test_whole_numbers_and_truth_beside_floating_arguments() -> None:
+    def weighed(n: Any, m: Any, x: Any) -> Any:
+        return qb.where(m, qb.astype(n, qb.float64) * x, -x)
+
+    f = qb.custom_jvp(weighed)
+
+    def rule(p: Any, t: Any) -> Any:
+        assert t[0] is None and t[1] is None
+        return f(*p), 10.0 * weighed(p[0], p[1], t[2])
+
+    f.defjvp(rule)
+    g = qb.custom_vjp(weighed)
+    g.defvjp(lambda n, m, x: (weighed(n, m, x), (n, m)), lambda r, ct: (None, None, 10.0 * weighed(*r, ct)))
+    n, m, x = qb.astype(A([3.0, 4.0]), qb.int64), A([True, False]), A([1.0, 2.0])
+    for c in (f, g):
+        assert qb.grad(lambda x, c=c: qb.sum(c(n, m, x)))(x).tolist() == [30.0, -10.0]
+        assert qb.vmap(qb.grad(c, 2))(n, m, x).tolist() == [30.0, -10.0]
+        assert qb.vmap(qb.grad(c, 2), (0, 0, None))(n, m, 1.0).tolist() == [30.0, -10.0]
+        assert qb.grad(lambda x, c=c: qb.sum(c(n, True, x)))(x).tolist() == [30.0, 40.0]
+
+
 def test_a_rule_that_broadcasts() -> None:
     f = qb.custom_jvp(lambda x, y: x * y)
     f.defjvp(lambda p, t: (p[0] * p[1], p[0] * t[1] + p[1] * t[0]))
@@ -240,10 +364,21 @@ def test_closures() -> None:
         qb.jit(lambda w: qb.grad(cut(w))(2.0))(A(3.0))
     with pytest.raises(qb.UnsupportedOperationError, match="pass the value as an argument"):
         qb.grad(lambda w: cut(w)(2.0))(3.0)
+    # An argument that the rule does not differentiate comes to it as if closed over.
+    power = with_rule(lambda n, x: x**n, lambda n, p, t: (p[0] ** n, n * p[0] ** (n - 1.0) * t[0]), (0,))
+    with pytest.raises(qb.UnsupportedOperationError, match="nondiff_argnums"):
+        qb.grad(lambda n: power(n, 2.0))(3.0)
+    with pytest.raises(qb.TracerError, match="nondiff_argnums"):
+        qb.jit(lambda n: qb.grad(lambda x: power(n, x))(2.0))(A(3.0))
+    # As often as it is asked.
+    inner = scaled
+    for _ in range(2):
+        with pytest.raises(qb.TracerError, match="closes over a traced value"):
+            qb.vmap(lambda w: qb.vmap(qb.grad(inner(w)))(A([1.0, 2.0])))(A([3.0, 4.0]))
 
 
-def with_rule(fun: Any, rule: Any) -> Any:
-    f = qb.custom_jvp(fun)
+def with_rule(fun: Any, rule: Any, nondiff: tuple[int, ...] = ()) -> Any:
+    f = qb.custom_jvp(fun, nondiff)
     f.defjvp(rule)
     return f
 
@@ -310,6 +445,21 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
         qb.DtypeError,
         ("tangent", "str"),
     ),
+    "tangent_truth": (
+        lambda: qb.jvp(with_rule(same, lambda p, t: (p[0], p[0] > 0.0)), (1.0,), (1.0,)),
+        qb.DtypeError,
+        ("tangent of same", "bool[]", "float64[]", "astype"),
+    ),
+    "tangent_whole": (
+        lambda: qb.grad(with_rule(same, lambda p, t: (p[0], qb.astype(A(3.0), qb.int64))))(1.0),
+        qb.DtypeError,
+        ("tangent of same", "int64[]", "float64[]"),
+    ),
+    "tangent_number": (
+        lambda: qb.grad(with_rule(same, lambda p, t: (p[0], 2.0)))(1.0),
+        qb.UnsupportedOperationError,
+        ("rule of same", "not linear in it", "zeros"),
+    ),
     "not_linear": (
         lambda: qb.grad(lambda x: with_rule(same, lambda p, t: (p[0], t[0] * t[0]))(x).sum())(A([1.0, 2.0])),
         qb.UnsupportedOperationError,
@@ -344,6 +494,16 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
         lambda: qb.grad(with_rules(same, lambda x: (x, None), lambda r, ct: (ct * qb.ones(2),)))(1.0),
         qb.ShapeError,
         ("cotangent of same", "float64[2]"),
+    ),
+    "bwd_truth": (
+        lambda: qb.grad(with_rules(same, lambda x: (x, None), lambda r, ct: (ct > 0.0,)))(1.0),
+        qb.DtypeError,
+        ("cotangent of same", "bool[]", "float64[]"),
+    ),
+    "bwd_dict": (
+        lambda: qb.grad(with_rules(same, lambda x: (x, None), lambda r, ct: {"x": ct}))(1.0),
+        qb.DtypeError,
+        ("bwd of same", "tuple"),
     ),
     "forward": (
         lambda: qb.jvp(with_rules(same, lambda x: (x, None), lambda r, ct: (ct,)), (1.0,), (1.0,)),

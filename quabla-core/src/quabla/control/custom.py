@@ -17,7 +17,6 @@ from quabla.ir.program import Program
 from quabla.ops.elementwise import add, cos, exp, mul, sin
 from quabla.ops.structure import zeros_like
 from quabla.shapes import aval_of
-from quabla.transforms.linearity import transposable
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import (
     Call,
@@ -62,7 +61,7 @@ def linear_rule(moving: Sequence[bool], *, fun: Program, rule: Rule, count: int)
         UnsupportedOperationError: the rule is not linear, or says nothing of a value that moves.
     """
     require_constant("custom_jvp", rule, moving[count:], "tangent")
-    return transposable(rule.program, count, len(fun.outputs), rule.name, rule.author)
+    return rule.linear(count, len(fun.outputs))
 
 
 def _jvp_pullback(
@@ -132,13 +131,16 @@ custom_jvp_op = define(
 class custom_jvp(Custom):  # noqa: N801 - used as a decorator, like the functions beside it
     """A function whose forward-mode derivative is given by a rule; reverse mode transposes the rule.
 
+    The value is that of the function, and every derivative comes from the rule, which is linear in the tangents.
+
     Args:
         fun: a function of arrays and pytrees of arrays.
         nondiff_argnums: positions of arguments that the rule gets first and does not differentiate.
 
     Raises:
         DtypeError: `fun` is no function, or the rule returns another structure.
-        UnsupportedOperationError: (when differentiated) `fun` closes over a traced value that is being differentiated.
+        UnsupportedOperationError: (when differentiated) `fun` closes over a traced value that is being differentiated,
+            or the rule is not linear; `jvp` alone, which computes nothing backwards, takes any rule.
 
     Example:
         >>> import quabla as qb
@@ -159,7 +161,8 @@ class custom_jvp(Custom):  # noqa: N801 - used as a decorator, like the function
 
         Args:
             rule: takes a tuple of the differentiable arguments and a tuple of their tangents, which mirror them; the
-                tangents of bool arrays are None.
+                tangents of bool arrays are None. It returns the value, and a tangent that mirrors it, None for zero.
+                What it does with tangents counts for its value alone: `stop_gradient` of one is that tangent.
 
         Returns:
             The rule, so that this serves as a decorator.

@@ -17,6 +17,7 @@ from quabla.ops.apply import operand
 from quabla.ops.structure import broadcast, cast, lead, sum_over
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.batch import batch_values
+from quabla.transforms.linearity import transposable
 from quabla.transforms.staging import Staged, a_kind, by_name, name_of
 
 __all__ = ["Custom", "Rule", "agreeing", "mirrored", "require_constant", "whole_batch"]
@@ -45,15 +46,24 @@ class Rule:
         name: the function, for messages and printed programs.
         make: traces the rule.
         author: the rule as a function, where there is one.
+        origin: the rule of one lane and how a program becomes one of many, where this is one of many.
     """
 
-    __slots__ = ("author", "made", "make", "name")
+    __slots__ = ("author", "made", "make", "name", "origin", "tangents")
 
-    def __init__(self, name: str, make: Callable[[], Staged], author: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Staged],
+        author: Any = None,
+        origin: tuple[Rule, Callable[[Program], Program]] | None = None,
+    ) -> None:
         self.name = name
         self.make = make
         self.author = author
+        self.origin = origin
         self.made: Staged | None = None
+        self.tangents: Program | None = None
 
     def __repr__(self) -> str:
         return f"<rule of {self.name}>"
@@ -69,8 +79,8 @@ class Rule:
             made = self.make()
             if made.captures:
                 raise TracerError(
-                    f"the derivative rule of {self.name} closes over a traced value ({made.captures[0].aval}); pass it "
-                    "as an argument of the function, or among the residuals"
+                    f"the derivative rule of {self.name} closes over a traced value ({made.captures[0].aval}), or has "
+                    "it from nondiff_argnums; pass it as an argument like the others, or among the residuals"
                 )
             self.made = made
         return self.made
@@ -80,15 +90,36 @@ class Rule:
         """The traced rule as a program."""
         return self.staged.program
 
+    def linear(self, count: int, at: int) -> Program:
+        """The tangents that a rule of (primals, tangents) returns, as a program to be run backwards.
+
+        Args:
+            count: how many primals it takes.
+            at: how many values it returns before the tangents.
+
+        Raises:
+            UnsupportedOperationError: the rule is not linear.
+        """
+        if self.tangents is None:
+            if self.origin is None:
+                self.tangents = transposable(self.program, count, at, self.name, self.author)
+            else:  # in messages stands what the author wrote
+                rule, widened = self.origin
+                self.tangents = widened(rule.linear(count, at))
+        return self.tangents
+
     def batched(
         self, over: Callable[[Program], Sequence[bool]], size: int, summed: Sequence[bool] = ()
     ) -> Rule:
         """The rule on many lanes; `over` says which inputs of its program are mapped, `summed` which results to add."""
 
-        def make() -> Staged:
-            return Staged(whole_batch(self.program, over(self.program), size, summed), (), self.staged.result)
+        def widened(program: Program) -> Program:
+            return whole_batch(program, over(program), size, summed)
 
-        return Rule(self.name, make, self.author)
+        def make() -> Staged:
+            return Staged(widened(self.program), (), self.staged.result)
+
+        return Rule(self.name, make, origin=(self, widened))
 
 
 def require_constant(where: str, rule: Rule, moving: Sequence[bool], what: str) -> None:
@@ -105,8 +136,8 @@ def require_constant(where: str, rule: Rule, moving: Sequence[bool], what: str) 
     """
     if any(moving):
         raise UnsupportedOperationError(
-            f"{where}: {rule.name} closes over a traced value that is being differentiated, for which its rule has no "
-            f"{what}; pass the value as an argument",
+            f"{where}: {rule.name} closes over a traced value that is being differentiated, or has it from "
+            f"nondiff_argnums, and its rule has no {what} for it; pass the value as an argument like the others",
             op=where,
         )
 
@@ -222,6 +253,11 @@ def mirrored(
         if array.shape != aval.shape:
             raise ShapeError(
                 f"{where}: a {what} of {name} has type {array.aval} where its value has type {aval}"
+            )
+        if array.dtype.kind != "f" and not array.aval.weak:
+            raise DtypeError(
+                f"{where}: a {what} of {name} has type {array.aval} where its value has type {aval}; convert it with "
+                "astype, or return None for zero"
             )
         out.append(cast(array, aval.dtype))
     return out

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from quabla.control.custom import custom_jvp_op, linear_rule
 from quabla.ir.op import Refused
 from quabla.ir.program import Node, Program
+from quabla.ops.elementwise import stop_gradient_op
 from quabla.shapes import ShapeDtype
 from quabla.transforms.linearity import Walk
 
@@ -64,7 +65,7 @@ def require_linear_rules(program: Program, wanted: Sequence[bool]) -> None:
 
 def _moved(walk: Walk, node: Node, given: Sequence[bool]) -> Sequence[bool]:
     """Which results of a node have a tangent, where these operands do."""
-    if not any(given):
+    if node.op is stop_gradient_op or not any(given):
         return [False] * len(node.outputs)
     if node.op is custom_jvp_op:
         linear_rule(given, **node.params)

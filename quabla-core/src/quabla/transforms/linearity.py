@@ -163,16 +163,13 @@ def transposable(program: Program, count: int, at: int, name: str, author: Any) 
     Raises:
         UnsupportedOperationError: the rule is not linear.
     """
-    found: Program | None = program.memo.get(transposable)
-    if found is None:
-        moving = program.outputs[at:]
-        tangents = Program(program.inputs, prune(program.nodes, moving), moving, program.input_names)
-        rule = _Rule(name, author)
-        given = [Kind.STILL] * count + [Kind.LINEAR] * (len(program.inputs) - count)
-        if Kind.STILL in Walk(Kind.STILL, _either, rule.kinds)(tangents, given):
-            rule.refuse("returns for a tangent what does not depend on it")
-        found = program.memo[transposable] = _with_values(tangents, rule.values)
-    return found
+    moving = program.outputs[at:]
+    tangents = Program(program.inputs, prune(program.nodes, moving), moving, program.input_names)
+    rule = _Rule(name, author)
+    given = [Kind.STILL] * count + [Kind.LINEAR] * (len(program.inputs) - count)
+    if Kind.STILL in Walk(Kind.STILL, _either, rule.kinds)(tangents, given):
+        rule.refuse("returns for a tangent what does not depend on it")
+    return _with_values(tangents, rule.values)
 
 
 def _with_values(program: Program, values: dict[Node, Program]) -> Program:
