@@ -24,7 +24,6 @@ ALIASES = {
     "tensordot": "dot_general",
     "remainder": "mod",
     "square": "integer_power",
-    "cho_solve": "triangular_solve",
     "solve_triangular": "triangular_solve",
 }
 

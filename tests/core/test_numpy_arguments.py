@@ -114,7 +114,7 @@ def test_repeats_that_are_refused(repeats: Any, error: type[Exception], words: s
 
 
 def test_what_diff_refuses_to_join() -> None:
-    with pytest.raises(ShapeError, match="concat"):
+    with pytest.raises(ShapeError, match=r"^diff: the arrays must have one number of axes"):
         qb.diff(qb.array(X), prepend=qb.array(V))
     with pytest.raises(DtypeError, match="float32"):
         qb.diff(qb.array(X), prepend=qb.ones((2, 1), qb.float32))

@@ -14,7 +14,7 @@ from quabla.ops import norms
 from quabla.ops.apply import operand, promote
 from quabla.ops.determinant import det, slogdet
 from quabla.ops.factor import square
-from quabla.ops.linalg import cholesky, solve, triangular_solve
+from quabla.ops.linalg import cholesky, solve, triangular, triangular_solve
 from quabla.ops.spectral import eigh, eigvalsh
 from quabla.ops.structure import broadcast
 
@@ -55,7 +55,8 @@ def cho_solve(factor: Any, b: Any) -> Any:
         >>> qb.linalg.cho_solve(qb.cholesky(a), qb.array([8.0, 12.0])).tolist()
         [1.0, 2.0]
     """
-    return triangular_solve(factor, triangular_solve(factor, b, lower=True), lower=True, trans=1)
+    half = triangular("cho_solve", factor, b, True, False)
+    return triangular("cho_solve", factor, half, True, True)
 
 
 def inv(x: Any) -> Any:

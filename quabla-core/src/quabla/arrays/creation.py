@@ -11,7 +11,7 @@ from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor
 from quabla.dtypes import as_dtype, float64
 from quabla.errors import DtypeError, ShapeError, TracerError
-from quabla.shapes import MOST_ELEMENTS, as_shape, whole
+from quabla.shapes import MOST_ELEMENTS, as_shape, broadcast_shapes, whole
 
 __all__ = ["arange", "eye", "full", "full_like", "linspace", "ones", "ones_like", "zeros", "zeros_like"]
 
@@ -84,6 +84,8 @@ def _filled(where: str, shape: Any, value: Any, dtype: Any, fill_value: Any) -> 
     fill = as_array(fill_value if value is _MISSING else value, dtype, where)
     extents = as_shape(shape, where)
     if isinstance(fill, TraceTensor) or fill.shape:
+        if broadcast_shapes(where, fill.shape, extents) != extents:
+            raise ShapeError(f"{where}: a value of shape {fill.shape} does not broadcast to shape {extents}")
         return fill.broadcast_to(extents)
     return wrap(np.full(extents, fill.numpy(), fill.dtype.numpy))
 
@@ -205,6 +207,7 @@ def linspace(start: Any, stop: Any, num: Any, dtype: Any = None) -> Tensor:
         ([0.0, 0.25, 0.5, 0.75, 1.0], [1e+308, 0.0, -1e+308])
     """
     count = _count(num, "linspace", "num")
+    as_shape((count,), "linspace")
     start, stop = _number(start, "linspace"), _number(stop, "linspace")
     with np.errstate(all="ignore"):
         if np.isinf(np.float64(stop) - start) and np.isfinite([start, stop]).all() and count > 1:
@@ -251,8 +254,8 @@ def _numpy_dtype(dtype: Any, where: str) -> np.dtype[Any]:
 
 
 def _number(x: Any, where: str) -> float:
-    if isinstance(x, str | bytes | complex | bool | np.bool_):
-        raise DtypeError(f"{where}: expected a number, got {x!r}")
+    if isinstance(x, str | bytes | bytearray | memoryview | complex | bool | np.bool_):
+        raise DtypeError(f"{where}: expected a number, got {x!r:.80}")
     try:
         return float(x)
     except TracerError:

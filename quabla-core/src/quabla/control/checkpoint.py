@@ -17,6 +17,7 @@ from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import committed
 from quabla.control.regions import evaluate, functions, is_traced, mapped, moved
 from quabla.dtypes import float32, float64
+from quabla.errors import DtypeError
 from quabla.ir.op import Op, Sample, define
 from quabla.ir.program import Program
 from quabla.ops.elementwise import exp, mul, sin
@@ -153,8 +154,8 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
         A function of the same arguments.
 
     Raises:
-        DtypeError: `fun` is no function; (when called) a static argument is not hashable, or an argument or a result is
-            neither array nor number.
+        DtypeError: `fun` is no function, or `static_argnums` are no ints; (when called) a static argument is not
+            hashable, or an argument or a result is neither array nor number.
 
     Example:
         >>> import quabla as qb
@@ -163,7 +164,12 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
         1.0
     """
     functions("checkpoint", fun=fun)
-    return Checkpointed(fun, (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums))
+    static = (static_argnums,) if type(static_argnums) is int else static_argnums
+    if not isinstance(static, tuple | list | set | frozenset) or any(type(i) is not int for i in static):
+        raise DtypeError(
+            f"checkpoint: static_argnums must be an int or several of them, got {static_argnums!r:.80}"
+        )
+    return Checkpointed(fun, tuple(static))
 
 
 @final

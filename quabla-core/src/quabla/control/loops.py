@@ -14,7 +14,7 @@ from quabla.arrays.tensor import Tensor, wrap, wrap_as
 from quabla.arrays.tracer import TraceTensor, trace
 from quabla.control.carry import Carry, begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import Parts, index_aval
-from quabla.control.regions import functions, is_traced, results
+from quabla.control.regions import functions, is_traced, results, several
 from quabla.control.scan import bind_scan
 from quabla.control.while_op import bind_while
 from quabla.dtypes import bool_, float64
@@ -184,6 +184,7 @@ def fori_loop(
         32.0
     """
     functions("fori_loop", body_fun=body_fun)
+    operands = several("fori_loop", operands)
     if isinstance(lower, TraceTensor) or isinstance(upper, TraceTensor):
         if unroll:
             raise DtypeError(
@@ -195,14 +196,14 @@ def fori_loop(
     _few("fori_loop", high - low)
     if high <= low:
         return begin("fori_loop", init_val)
-    if unroll or not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
+    if unroll or not is_traced(tree.flatten((init_val, operands))[0]):
         carry = begin("fori_loop", init_val)
         for i in range(low, high):
             after = body_fun(i if unroll else _concrete_index(i), carry, *operands)
             carry = keep("fori_loop", body_fun, carry, after)
         return carry
     taken = take_carry("fori_loop", init_val)
-    given = take_apart(body_fun, tuple(operands), {})
+    given = take_apart(body_fun, operands, {})
     none = take_apart(body_fun, (None,), {})
     shown = (lambda i: _index(i) + float(low)) if low else _index
     body, consts, _ = _staged(body_fun, taken, given, none, shown, "fori_loop", pair=False)
@@ -217,10 +218,10 @@ def _traced(name: str, n: Any) -> Any:
     return cast(stop_gradient(n), float64)
 
 
-def _until(low: Any, high: Any, body_fun: Any, init: Any, operands: Sequence[Any]) -> Any:
+def _until(low: Any, high: Any, body_fun: Any, init: Any, operands: tuple[Any, ...]) -> Any:
     """`fori_loop` as a loop with a predicate. The number of steps is a constant of it, the steps taken are carried."""
     taken = take_carry("fori_loop", init)
-    given = take_apart(body_fun, tuple(operands), {})
+    given = take_apart(body_fun, operands, {})
     none = take_apart(body_fun, (None,), {})
     first = cast(low, float64, weak=True) if isinstance(low, TraceTensor) else low
     shown = (lambda i: _index(i) + first) if isinstance(low, TraceTensor) or low else _index
@@ -276,14 +277,15 @@ def scan(
         [6.0, 5.0, 3.0]
     """
     functions("scan", f=f)
+    operands = several("scan", operands)
     if type(xs) is int and length is None:
         raise DtypeError("scan: the third argument is xs; give the number of steps as length=...")
     slices = take_apart(f, (xs,), {})
     steps = _length(f, slices, length)
-    if unroll or not is_traced([*tree.flatten((init, tuple(operands)))[0], *slices.arrays]):
+    if unroll or not is_traced([*tree.flatten((init, operands))[0], *slices.arrays]):
         return _unrolled(f, init, slices, xs, steps, operands, unroll, reverse)  # type: ignore[no-any-return]
     taken = take_carry("scan", init)
-    given = take_apart(f, tuple(operands), {})
+    given = take_apart(f, operands, {})
     shown = (lambda i: float(steps - 1) - _index(i)) if reverse else _index
     turned = [flip(x, 0) for x in slices.arrays] if reverse else slices.arrays
     body, consts, result = _staged(f, taken, given, slices, shown, "scan", pair=True)

@@ -39,6 +39,17 @@ def functions(where: str, **given: Any) -> None:
             raise DtypeError(f"{where}: {name} must be a function, got {a_kind(fun)}")
 
 
+def several(where: str, operands: Any) -> tuple[Any, ...]:
+    """The further arguments of a step.
+
+    Raises:
+        DtypeError: they are no tuple or list.
+    """
+    if not isinstance(operands, tuple | list):
+        raise DtypeError(f"{where}: operands must be a tuple or list of arguments, got {a_kind(operands)}")
+    return tuple(operands)
+
+
 def weak_numbers(value: Any) -> Any:
     """A pytree whose Python numbers have become weak arrays, which adopt the dtype of what they meet."""
     return tree.map(lambda x: operand(x, "a region") if type(x) in (int, float, bool) else x, value)

@@ -10,7 +10,7 @@ from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.control.carry import begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import index_aval
-from quabla.control.regions import functions, is_traced, merge_captures, results
+from quabla.control.regions import functions, is_traced, merge_captures, results, several
 from quabla.control.while_op import bind_while
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError, ShapeError, TracerError
@@ -62,16 +62,17 @@ def while_loop(
         (192.0, 64.0)
     """
     functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
+    operands = several("while_loop", operands)
     if max_steps is not None:
         if type(max_steps) is not int:
             raise DtypeError(f"while_loop: max_steps must be an int, got {max_steps!r}")
         if max_steps < 1:
             raise ShapeError(f"while_loop: max_steps must be at least 1, got {max_steps}")
         max_steps = min(max_steps, _ENDLESS)
-    if not is_traced(tree.flatten((init_val, tuple(operands)))[0]):
+    if not is_traced(tree.flatten((init_val, operands))[0]):
         return _eager(cond_fun, body_fun, init_val, operands, max_steps)
     carry = take_carry("while_loop", init_val)
-    given = take_apart(body_fun, tuple(operands), {})
+    given = take_apart(body_fun, operands, {})
     before = given.avals
 
     def call_with(fun: Callable[..., Any], args: Any) -> Any:

@@ -21,6 +21,7 @@ from quabla.ops.structure import broadcast, cast, lead
 from quabla.shapes import ShapeDtype, aval_of, broadcast_shapes
 
 __all__ = [
+    "agree",
     "apply",
     "batch_elementwise",
     "binary",
@@ -98,6 +99,8 @@ def common_dtype(operands: Sequence[Any], where: str, bools: bool) -> tuple[dtyp
     if integer:
         if any(type(x) is float for x in numbers) or weak_float:
             raise _mixed(operands, where)
+        if any(not -(2**63) <= x < 2**63 for x in numbers):
+            raise DtypeError(f"{where}: an integer beyond the range of int64 beside int64 positions")
         return int64, False
     if weak_float or any(type(x) is not bool for x in numbers):
         return float64, True
@@ -125,6 +128,18 @@ def promote(operands: Sequence[Any], where: str, bools: bool = False) -> list[An
     xs = [x if type(x) in _NUMBERS else operand(x, where) for x in operands]
     to, weak = common_dtype(xs, where, bools)
     return [_scalar(x, aval_of((), to, weak)) if type(x) in _NUMBERS else cast(x, to, weak) for x in xs]
+
+
+def agree(operands: Sequence[Any], where: str) -> None:
+    """Check in the name of `where` that operands have one dtype and shapes that broadcast: an op would in its own.
+
+    Raises:
+        DtypeError: as `common_dtype`.
+        ShapeError: the shapes do not broadcast.
+    """
+    xs = [x if type(x) in _NUMBERS else operand(x, where) for x in operands]
+    common_dtype(xs, where, bools=False)
+    broadcast_shapes(where, *[() if type(x) in _NUMBERS else x.aval.shape for x in xs])
 
 
 def _scalar(value: Any, aval: ShapeDtype) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from quabla.errors import DtypeError, ShapeError
-from quabla.ops.apply import floating_operand, operand, promote
+from quabla.ops.apply import agree, floating_operand, operand, promote
 from quabla.ops.elementwise import add, mul, sub
-from quabla.ops.shape import concat
+from quabla.ops.shape import joined
 from quabla.ops.structure import broadcast, reshape_to, strided_slice, sum_over, zeros_like
 from quabla.shapes import normalize_axis, whole
 
@@ -48,7 +48,7 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     a = normalize_axis(axis, x.ndim, "diff")
     ends = [end if end is None else _end(end, x, a) for end in (prepend, append)]
     parts = [part for part in (ends[0], x, ends[1]) if part is not None]
-    x = concat(parts, a) if len(parts) > 1 else x
+    x = joined(parts, a, "diff") if len(parts) > 1 else x
     try:
         times = whole(n)
     except TypeError:
@@ -106,7 +106,9 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         step = None if n == 1 else sub(_along(x, 1, n, a), _along(x, 0, n - 1, a))
     if n == 1:  # one point encloses no area
         return zeros_like(sum_over(y, (a,)))
-    areas = mul(step, mul(0.5, add(_along(y, 1, n, a), _along(y, 0, n - 1, a))))
+    heights = mul(0.5, add(_along(y, 1, n, a), _along(y, 0, n - 1, a)))
+    agree((step, heights), "trapezoid")
+    areas = mul(step, heights)
     return sum_over(areas, (a,))
 
 

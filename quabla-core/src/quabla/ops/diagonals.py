@@ -8,7 +8,7 @@ from quabla.errors import DtypeError, ShapeError
 from quabla.ops.apply import operand, promote
 from quabla.ops.elementwise import mul, sub
 from quabla.ops.structure import concatenate, pad, permute, reshape_to, strided_slice, sum_over
-from quabla.shapes import broadcast_shapes, normalize_axis, whole
+from quabla.shapes import as_shape, broadcast_shapes, normalize_axis, whole
 
 __all__ = ["cross", "diag", "diagonal", "kron", "trace"]
 
@@ -96,6 +96,7 @@ def diag(x: Any, k: int = 0) -> Any:
     k = _whole(k, "diag")
     n = x.shape[0]
     m = n + abs(k)
+    as_shape((m, m), "diag")
     start = k if k >= 0 else -k * m
     rest = m * m - start - (n - 1) * (m + 1) - 1
     return reshape_to(pad(x, (start,), (rest,), (m,)), (m, m))

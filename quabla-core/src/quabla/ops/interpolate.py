@@ -10,7 +10,7 @@ import numpy as np
 from quabla.arrays.tensor import wrap
 from quabla.arrays.tracer import bind
 from quabla.errors import ShapeError
-from quabla.ops.apply import promote
+from quabla.ops.apply import floating_operand, promote
 from quabla.ops.compare import equal, greater, greater_equal, isnan, less, less_equal, logical_and, logical_or
 from quabla.ops.elementwise import add, div, maximum, minimum, mul, sub, where
 from quabla.ops.positions import gather
@@ -53,7 +53,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         >>> qb.grad(lambda t: qb.interp(t, xp, fp))(2.0).item()
         3.0
     """
-    x, xp, fp = promote((x, xp, fp), "interp")
+    x, xp, fp = (floating_operand(v, "interp") for v in promote((x, xp, fp), "interp"))
     if xp.ndim != 1 or xp.shape != fp.shape:
         raise ShapeError(f"interp: xp and fp must be vectors of one length, got {xp.aval} and {fp.aval}")
     if period is not None:

@@ -359,8 +359,12 @@ def triangular_solve(a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_d
     """
     if isinstance(trans, bool) or trans not in (0, 1, "N", "T"):
         raise ShapeError(f'triangular_solve: trans is 0 or "N", 1 or "T", got {trans!r}')
-    params = bool(lower), trans in (1, "T"), bool(unit_diagonal)
-    return _system("triangular_solve", a, b, lambda a, b: apply_triangular(a, b, *params))
+    return triangular("triangular_solve", a, b, bool(lower), trans in (1, "T"), bool(unit_diagonal))
+
+
+def triangular(where: str, a: Any, b: Any, lower: bool, transposed: bool, unit: bool = False) -> Any:
+    """What `triangular_solve` does, in the name of another function."""
+    return _system(where, a, b, lambda a, b: apply_triangular(a, b, lower, transposed, unit))
 
 
 def _system(name: str, a: Any, b: Any, apply: Callable[[Any, Any], Any]) -> Any:

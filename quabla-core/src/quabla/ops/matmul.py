@@ -367,7 +367,7 @@ def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
             raise ShapeError(f"tensordot: cannot pair {axes} axes of {x.aval} and {y.aval}")
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
     else:
-        if len(axes) != 2:
+        if not isinstance(axes, tuple | list) or len(axes) != 2:
             raise ShapeError(f"tensordot: axes is a number or two sequences of axes, got {axes!r}")
         left, right = (_axes_of(a, z.ndim) for a, z in zip(axes, (x, y), strict=True))
         if len(left) != len(right) or len(set(left)) != len(left) or len(set(right)) != len(right):

@@ -10,7 +10,7 @@ from quabla.errors import ShapeError, UnsupportedOperationError
 from quabla.ops.apply import operand, promote
 from quabla.ops.structure import broadcast, concatenate, strided_slice
 from quabla.ops.structure import pad as zero_padded
-from quabla.shapes import whole
+from quabla.shapes import as_shape, whole
 
 __all__ = ["pad"]
 
@@ -47,6 +47,7 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0
         )
     x = operand(x, "pad")
     widths = [(_width(a), _width(b)) for a, b in _pairs(pad_width, x.ndim, "pad_width")]
+    as_shape(tuple(before + n + after for n, (before, after) in zip(x.shape, widths, strict=True)), "pad")
     if mode == "constant":
         return _constant(x, widths, _pairs(constant_values, x.ndim, "constant_values"))
     for axis, (before, after) in enumerate(widths):

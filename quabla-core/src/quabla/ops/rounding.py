@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from quabla.errors import DtypeError
-from quabla.ops.apply import apply, binary, floating_operand, operand, promote, unary
+from quabla.ops.apply import agree, apply, binary, floating_operand, operand, promote, unary
 from quabla.ops.compare import equal, isfinite, isinf, isnan, less, logical_and, not_equal
 from quabla.ops.elementwise import div, elementwise, maximum, minimum, mul, neg, stop_gradient, sub, where
 from quabla.ops.structure import zeros_like
@@ -243,6 +243,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
         >>> qb.clip(qb.array([-2.0, 0.5, 2.0]), -1.0, 1.0).tolist()
         [-1.0, 0.5, 1.0]
     """
+    agree([v for v in (x, min, max) if v is not None], "clip")
     out = x if min is None else maximum(x, min)
     if max is not None:
         out = minimum(out, max)
@@ -271,6 +272,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
         [1.0, 0.0, 9.0]
     """
     x = floating_operand(x, "nan_to_num")
+    agree([v for v in (x, nan, posinf, neginf) if v is not None], "nan_to_num")
     largest = float(np.finfo(x.dtype.numpy).max)
     out = where(equal(x, math.inf), largest if posinf is None else posinf, x)
     out = where(equal(x, -math.inf), -largest if neginf is None else neginf, out)

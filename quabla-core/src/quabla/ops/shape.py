@@ -310,20 +310,26 @@ def concat(arrays: Sequence[Any], axis: int = 0) -> Any:
         >>> qb.concat([qb.array([1.0, 2.0]), qb.array([3.0])]).tolist()
         [1.0, 2.0, 3.0]
     """
-    xs = _several(arrays, "concat")
+    return joined(arrays, axis, "concat")
+
+
+def joined(arrays: Any, axis: int, where: str) -> Any:
+    """What `concat` does, in the name of another function."""
+    xs = _several(arrays, where)
     first = xs[0]
     if any(x.ndim == 0 for x in xs):
         raise ShapeError(
-            f"concat: takes arrays of rank 1 or more, got shapes {_shapes(xs)}; use stack for scalars"
+            f"{where}: takes arrays of rank 1 or more, got shapes {_shapes(xs)}; use stack for scalars"
         )
-    at = normalize_axis(axis, first.ndim, "concat")
+    if any(x.ndim != first.ndim for x in xs):
+        raise ShapeError(f"{where}: the arrays must have one number of axes, got shapes {_shapes(xs)}")
+    at = normalize_axis(axis, first.ndim, where)
     for x in xs:
-        if x.ndim != first.ndim:
-            raise ShapeError(f"concat: the arrays must have one number of axes, got shapes {_shapes(xs)}")
         for a, (m, n) in enumerate(zip(first.shape, x.shape, strict=True)):
             if m != n and a != at:
                 raise ShapeError(
-                    f"concat: shapes {_shapes(xs)} must agree except along axis {at}: axis {a} has {m} and {n} elements"
+                    f"{where}: shapes {_shapes(xs)} must agree except along axis {at}: "
+                    f"axis {a} has {m} and {n} elements"
                 )
     return concatenate(xs, at)
 
@@ -537,7 +543,8 @@ def _triangle(x: Any, k: Any, name: str) -> Any:
     x = operand(x, name)
     if x.ndim < 2:
         raise ShapeError(f"{name}: takes an array of rank 2 or more, got {x.aval}")
-    diagonal = _whole(k, name, "k")
+    m, n = x.shape[-2:]
+    diagonal = min(max(_whole(k, name, "k"), -m), n)  # beyond the corners there is nothing
     below = np.tri(x.shape[-2], x.shape[-1], diagonal if name == "tril" else diagonal - 1, dtype=np.bool_)
     mask = wrap(below if name == "tril" else ~below)
     return where(mask, x, 0.0 if x.dtype.kind == "f" else wrap(np.zeros((), x.dtype.numpy)))

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from quabla.errors import DtypeError
-from quabla.ops.apply import floating_operand
 from quabla.ops.compare import isnan, logical_not
 from quabla.ops.elementwise import div, mul, sqrt, stop_gradient, sub, where
 from quabla.ops.reduce import arithmetic, divided, floating, kept, mean, spread, sum
@@ -117,8 +116,12 @@ def nansum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         >>> qb.nansum(qb.array([1.0, float("nan"), 2.0])).item()
         3.0
     """
-    x = floating_operand(x, "nansum")
-    return sum(where(isnan(x), 0.0, x), axis, keepdims)
+    x, axes = floating(x, axis, "nansum")
+    return _nansum(x, axes, keepdims)
+
+
+def _nansum(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return sum(where(isnan(x), 0.0, x), axes, keepdims)
 
 
 def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
@@ -132,6 +135,6 @@ def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
         >>> qb.nanmean(x).item(), qb.grad(qb.nanmean)(x).tolist()
         (1.5, [0.5, 0.0, 0.5])
     """
-    x = floating_operand(x, "nanmean")
-    count = sum(cast(logical_not(isnan(x)), x.dtype), axis, keepdims)
-    return div(nansum(x, axis, keepdims), count)
+    x, axes = floating(x, axis, "nanmean")
+    count = sum(cast(logical_not(isnan(x)), x.dtype), axes, keepdims)
+    return div(_nansum(x, axes, keepdims), count)

@@ -46,7 +46,9 @@ class Transform:
         has_aux: bool = False,
     ) -> None:
         if not callable(fun):
-            raise DtypeError(f"{self.kind}: the first argument must be a function, got {a_kind(fun)}")
+            raise DtypeError(
+                f"{getattr(self, 'where', self.kind)}: the first argument must be a function, got {a_kind(fun)}"
+            )
         self.fun = fun
         self.root: Any
         self.chain: tuple[Any, ...]
