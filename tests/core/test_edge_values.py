@@ -106,6 +106,26 @@ def test_the_derivative_of_round_is_0_where_it_does_nothing() -> None:
     assert qb.grad(lambda x: qb.round(x, 20))(1e300).item() == 0.0
 
 
+# --- powers with few factors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("exponent", [-1, -1.0, 0, 0.0, -0.0, 1, 1.0, 2, 2.0])
+def test_compiled_powers_that_are_one_operation_are_exact(exponent: float, dtype: Any) -> None:
+    x = edges(dtype)
+    expected = {-1: 1 / x, 0: np.ones_like(x), 1: x, 2: x * x}[int(exponent)]
+    assert_same(qb.jit(lambda v: v**exponent)(qb.array(x)).numpy(), expected, (x,))
+    assert_same(qb.jit(lambda v: v ** qb.full_like(v, exponent))(qb.array(x)).numpy(), expected, (x,))
+
+
+@pytest.mark.cpu
+def test_the_slope_of_a_reciprocal_power_at_zero_stays_the_convention() -> None:
+    for x in (0.0, -0.0):
+        assert qb.jit(qb.grad(lambda v: v**-1))(x).item() == 0.0
+        assert qb.jit(qb.grad(lambda v: v**-1.0))(x).item() == 0.0
+
+
 # --- interpolation ----------------------------------------------------------------------------------------------------
 
 ABSCISSAE = [

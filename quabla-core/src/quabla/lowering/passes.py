@@ -2,10 +2,11 @@
 
 A rule is a function of the rewritten operands that returns the value to use instead, or None. `RULES` is the whole
 list, in the order in which the rules are tried. Rules keep every result to the last bit (infinities, NaN and -0.0
-included), with three exceptions. Two only change an order of summation: a reduction of a transposed array follows the
+included), with four exceptions. Two only change an order of summation: a reduction of a transposed array follows the
 order in memory, and products with a thin matrix become sums. A product with a constant identity matrix leaves out what
-would be multiplied by zero (both in `products.py`). Equal nodes are merged, constants folded,
-and nodes that no output needs are dropped.
+would be multiplied by zero (both in `products.py`). Powers with the exponents -1 and 2 become a quotient and a product,
+which are rounded as well as can be. Equal nodes are merged, constants folded, and nodes that no output needs are
+dropped.
 """
 
 from __future__ import annotations
@@ -268,6 +269,18 @@ def _integer_power(r: Rewriter, xs: Any, params: Any) -> Value | None:
     if exponent == 1:
         return x  # type: ignore[no-any-return]
     return r.apply("mul", x, x) if exponent == 2 else None
+
+
+@rule("power")
+def _power(r: Rewriter, xs: Any, params: Any) -> Value | None:
+    x, y = xs
+    if number(y) == 0.0:
+        return r.full(1.0, x.aval)  # also of NaN
+    if _is(y, 1.0):
+        return x  # type: ignore[no-any-return]
+    if _is(y, 2.0):
+        return r.apply("mul", x, x)  # type: ignore[no-any-return]
+    return r.apply("div", r.full(1.0, y.aval), x) if _is(y, -1.0) else None  # type: ignore[no-any-return]
 
 
 @rule("stop_gradient")
