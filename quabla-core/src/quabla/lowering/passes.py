@@ -280,7 +280,7 @@ def _power(r: Rewriter, xs: Any, params: Any) -> Value | None:
         return x  # type: ignore[no-any-return]
     if _is(y, 2.0):
         return r.apply("mul", x, x)  # type: ignore[no-any-return]
-    return r.apply("div", r.full(1.0, y.aval), x) if _is(y, -1.0) else None  # type: ignore[no-any-return]
+    return r.apply("div", r.full(1.0, y.aval), x) if _is(y, -1.0) else None
 
 
 @rule("stop_gradient")
