@@ -172,11 +172,11 @@ def test_names_are_unique_and_read_as_one_word() -> None:
         """
         program
           input x: float64[]
-          input x#2: float64[]
+          input x#1: float64[]
           input 'p/my weight': float64[]
-          input x#3: float64[]
+          input x#2: float64[]
           input x4: float64[]
-          return x#2, x4
+          return x#1, x4
         """,
     )
 

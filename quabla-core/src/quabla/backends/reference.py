@@ -43,11 +43,7 @@ class ReferenceLowered(NamedTuple):
 
     def as_text(self) -> str:
         """One line per node, in the order of evaluation."""
-        names: dict[Value, str] = {}
-        for v, name in zip(self.program.inputs, self.program.input_names, strict=False):
-            names[v] = name
-        for i, v in enumerate(self.program.inputs):
-            names.setdefault(v, f"x{i}")
+        names: dict[Value, str] = dict(zip(self.program.inputs, self.program.input_names, strict=True))
         lines = [f"device {self.device}", *(f"input {names[v]}: {v.aval!r}" for v in self.program.inputs)]
         for i, node in enumerate(self.program.nodes):
             for v in node.outputs:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from quabla.ir.names import unique
 from quabla.ir.op import Op
 from quabla.shapes import ShapeDtype
 
@@ -64,7 +65,8 @@ class Program:
         inputs: the input values, in the order of the arguments.
         nodes: the nodes, each after those that it uses.
         outputs: the results; an input or a repeated value is allowed.
-        input_names: a name per input, such as "params/layers/0/w".
+        input_names: a name per input, such as "params/layers/0/w". No two are the same: of equal ones that are given,
+            later ones are numbered, and an input without a name is called "x0" if it is the first.
         memo: what backends and transforms remember about this program (it is frozen, so they may).
     """
 
@@ -73,6 +75,13 @@ class Program:
     outputs: tuple[Value, ...]
     input_names: tuple[str, ...] = ()
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        given = self.input_names
+        missing = [f"x{i}" for i in range(len(given), len(self.inputs))]
+        object.__setattr__(
+            self, "input_names", unique((*given, *missing))
+        )  # past the refusal of a frozen class
 
     @property
     def in_avals(self) -> tuple[ShapeDtype, ...]:

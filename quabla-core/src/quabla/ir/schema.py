@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, field_validator
 
 from quabla.dtypes import as_dtype, dtype
 from quabla.errors import FileFormatError, QuablaError, UnsupportedOperationError
@@ -71,6 +71,15 @@ class ProgramModel(_Model):
     inputs: tuple[InputModel, ...]
     nodes: tuple[NodeModel, ...]
     outputs: tuple[Index, ...]
+
+    @field_validator("inputs")
+    @classmethod
+    def _named_apart(cls, inputs: tuple[InputModel, ...]) -> tuple[InputModel, ...]:
+        names = [i.name for i in inputs]
+        if len(set(names)) < len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise ValueError(f"two inputs have the name {twice!r}")
+        return inputs
 
 
 class ConstantModel(_Model):
@@ -153,13 +162,10 @@ class _Encoder:
             ins = tuple(number[v] for v in node.inputs)
             types = tuple(repr(v.aval) for v in node.outputs)
             nodes.append(NodeModel(op=node.op.name, inputs=ins, params=params, types=types))
-        names = [
-            *program.input_names,
-            *(f"x{i}" for i in range(len(program.input_names), len(program.inputs))),
-        ]
         model = ProgramModel(
             inputs=tuple(
-                InputModel(name=n, type=repr(v.aval)) for n, v in zip(names, program.inputs, strict=False)
+                InputModel(name=n, type=repr(v.aval))
+                for n, v in zip(program.input_names, program.inputs, strict=True)
             ),
             nodes=tuple(nodes),
             outputs=tuple(number[v] for v in program.outputs),

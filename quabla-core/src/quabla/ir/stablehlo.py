@@ -50,10 +50,9 @@ def stablehlo_text(program: Program, name: str = "main") -> str:
     """
     writer = Writer()
     names = [f"%arg{i}" for i in range(len(program.inputs))]
-    shown = [program.input_names[i] if i < len(program.input_names) else f"x{i}" for i in range(len(names))]
     args = ", ".join(
         f"{n}: {tensor_type(v.aval)} loc({quoted(label)})"
-        for n, v, label in zip(names, program.inputs, shown, strict=True)
+        for n, v, label in zip(names, program.inputs, program.input_names, strict=True)
     )
     types = [tensor_type(a) for a in program.out_avals]
     result = types[0] if len(types) == 1 else f"({', '.join(types)})"

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from quabla.dtypes import dtype
-from quabla.ir.program import Node, Program, Value
+from quabla.ir.program import Node, Program
 from quabla.shapes import ShapeDtype
 
 __all__ = ["program_text"]
 
 _INDENT = "  "
-_PLAIN = re.compile(r"[\w./-]+")
+_PLAIN = re.compile(r"[\w./#-]+")
 
 # Params that the type of the result may say already. They are left out where they agree with it.
 _SAID_BY_TYPE: dict[str, Callable[[ShapeDtype], Any]] = {
@@ -64,7 +64,7 @@ def program_text(program: Program) -> str:
 
 def _block(title: str, program: Program, indent: str) -> Iterator[str]:
     inner = indent + _INDENT
-    names = _input_names(program)
+    names = {v: _word(name) for v, name in zip(program.inputs, program.input_names, strict=True)}
     yield indent + title
     for v in program.inputs:
         yield f"{inner}input {names[v]}: {v.aval!r}"
@@ -81,20 +81,9 @@ def _block(title: str, program: Program, indent: str) -> Iterator[str]:
     yield f"{inner}return {', '.join(names.get(v, '?') for v in program.outputs)}"
 
 
-def _input_names(program: Program) -> dict[Value, str]:
-    """A name per input: its own, quoted where it would not read as one word, and made unique."""
-    names: dict[Value, str] = {}
-    taken: set[str] = set()
-    for i, v in enumerate(program.inputs):
-        own = program.input_names[i] if i < len(program.input_names) else f"x{i}"
-        base = name = own if _PLAIN.fullmatch(own) else repr(own)
-        copies = 1
-        while name in taken:
-            copies += 1
-            name = f"{base}#{copies}"
-        taken.add(name)
-        names[v] = name
-    return names
+def _word(name: str) -> str:
+    """A name, quoted where it would not read as one word."""
+    return name if _PLAIN.fullmatch(name) else repr(name)
 
 
 def _params(node: Node) -> Iterator[str]:
