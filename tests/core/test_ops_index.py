@@ -138,3 +138,16 @@ def test_nothing_selected_is_refused_and_the_message_says_by_what(compiled: bool
             ShapeError, match=r"getitem: slice .* selects nothing of axis .*\[7,4\].*empty arrays"
         ):
             (qb.jit(f) if compiled else f)(qb.ones((7, 4)))
+
+
+@pytest.mark.parametrize("way", [lambda f: f, qb.jit], ids=["eager", "compiled"])
+def test_slices_between_positions_that_functions_found(way: Any) -> None:
+    x = np.array([3.0, 1.0, 9.0, 2.0])
+    top = qb.argmax(qb.array(x))  # 2.0, as positions are floating here
+    for end in (top, top.astype(qb.int64), np.array(2.0), np.array(2)):
+        assert way(lambda v, e=end: v[:e])(qb.array(x)).tolist() == [3.0, 1.0]
+        assert way(lambda v, e=end: v[e:])(qb.array(x)).tolist() == [9.0, 2.0]
+        assert way(lambda v, e=end: v[::e])(qb.array(x)).tolist() == [3.0, 9.0]
+    for wrong in (top + 0.5, qb.array([1.0]), qb.array(float("nan")), qb.array(True), 1.0, "a"):
+        with pytest.raises(qb.PositionError, match=r"^getitem: slice .* positions are integers"):
+            way(lambda v, w=wrong: v[:w])(qb.array(x))

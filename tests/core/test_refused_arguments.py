@@ -56,6 +56,8 @@ REFUSED: list[tuple[str, type[Exception], Callable[[Any], Any]]] = [
     ("checkpoint", qb.DtypeError, lambda x: qb.checkpoint(qb.sin, static_argnums=(0.5,))),
     ("checkpoint", qb.DtypeError, lambda x: qb.checkpoint(qb.sin, static_argnums=V)),
     ("hessian", qb.DtypeError, lambda x: qb.hessian(x)),
+    ("vjp", qb.DtypeError, lambda x: qb.vjp(qb.sin, "a")),
+    ("jvp", qb.DtypeError, lambda x: qb.jvp(qb.sin, ("a",), ("a",))),
     ("grad", qb.DtypeError, lambda x: qb.grad(x)),
     ("jacobian", qb.DtypeError, lambda x: qb.jacobian(x)),
     ("vmap", qb.DtypeError, lambda x: qb.vmap(x)),
@@ -91,6 +93,12 @@ def test_integers_beyond_int64_beside_positions(name: str, number: int) -> None:
 def test_integers_within_int64_beside_positions() -> None:
     assert (WIDE_POSITIONS - 2**62).tolist() == [1 - 2**62, 2 - 2**62]
     assert (WIDE_POSITIONS < 2**63 - 1).tolist() == [True, True]
+
+
+def test_static_positions_of_a_checkpoint_may_be_any_collection_of_ints() -> None:
+    for positions in (1, (1,), [1], {1}, frozenset({1}), range(1, 2)):
+        f = qb.checkpoint(lambda x, n: x**n, static_argnums=positions)
+        assert qb.grad(f)(3.0, 2).item() == 6.0
 
 
 @pytest.mark.parametrize("k", [-HUGE, -3, -2, 0, 2, 3, 4, HUGE])

@@ -165,7 +165,9 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
     """
     functions("checkpoint", fun=fun)
     static = (static_argnums,) if type(static_argnums) is int else static_argnums
-    if not isinstance(static, tuple | list | set | frozenset) or any(type(i) is not int for i in static):
+    if not isinstance(static, tuple | list | set | frozenset | range) or any(
+        type(i) is not int for i in static
+    ):
         raise DtypeError(
             f"checkpoint: static_argnums must be an int or several of them, got {static_argnums!r:.80}"
         )

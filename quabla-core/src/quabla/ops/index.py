@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from quabla.arrays.refusals import user_line
+from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
+from quabla.arrays.view import TensorView
 from quabla.dtypes import bool_
 from quabla.errors import PositionError, ShapeError, TracerError, UnsupportedOperationError
 from quabla.ops.apply import operand
@@ -33,12 +35,13 @@ def getitem(x: Any, key: Any) -> Any:
 
     Args:
         x: array.
-        key: an integer (its axis disappears), a slice (negative positions and steps as in Python), `...` (as many whole
-            axes as are left), None (a new axis of extent 1), an array or list of positions, a bool array or list that
-            is known while tracing (it stands for the positions where it is true), or a tuple of these. Several arrays
-            are broadcast together; their axes come first in the result, or where they stand if they stand side by
-            side. Positions may be floating (integer data are float64 here) and negative. Traced ones are moved to the
-            nearest element where they are out of range, as `take` says.
+        key: an integer (its axis disappears), a slice (negative positions and steps as in Python; arrays of one whole
+            number that is known while tracing will do, too), `...` (as many whole axes as are left), None (a new axis
+            of extent 1), an array or list of positions, a bool array or list that is known while tracing (it stands for
+            the positions where it is true), or a tuple of these. Several arrays are broadcast together; their axes come
+            first in the result, or where they stand if they stand side by side. Positions may be floating (integer data
+            are float64 here) and negative. Traced ones are moved to the nearest element where they are out of range, as
+            `take` says.
 
     Returns:
         An array with the selected elements. Its gradient adds up over repeated positions.
@@ -181,7 +184,7 @@ def _checked(item: Any, x: Any) -> Any:
                     "a result must be known while tracing; take(x, start + arange(length)) moves a window of fixed "
                     f"length{user_line()}"
                 )
-        return item
+        return slice(_bound(item.start), _bound(item.stop), _bound(item.step))
     if item is None or item is Ellipsis or type(item) is int:
         return item
     if isinstance(item, bool | np.bool_):
@@ -205,6 +208,15 @@ def _checked(item: Any, x: Any) -> Any:
             return int(array) if array.dtype.kind in "iuf" and float(array).is_integer() else array
         return _Positions(array, array)
     return item
+
+
+def _bound(part: Any) -> Any:
+    """A part of a slice; what `argmax` and its like return is a whole number, too."""
+    if part is None or type(part) is int or not isinstance(part, Tensor | TensorView | np.ndarray):
+        return part
+    array = np.asarray(part)
+    whole = array.ndim == 0 and array.dtype.kind in "iuf" and float(array).is_integer()
+    return int(array) if whole else part
 
 
 def _bool_index(x: Any) -> UnsupportedOperationError:

@@ -419,6 +419,7 @@ class Plain(Transform):
 
     def __init__(self, fun: Callable[..., Any], count: int, has_aux: bool) -> None:
         super().__init__(fun, (count, has_aux), frozenset(range(count)), has_aux)
+        self.__name__ = f"vjp({name_of(fun)})"  # what the user called
         self.has_aux = has_aux
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
