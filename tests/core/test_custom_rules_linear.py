@@ -1,6 +1,7 @@
 """What rules of `custom_jvp` do with tangents: all that is linear works both ways, the rest is refused by name.
 
-The yardstick is the rule itself, run on arrays along each basis vector: no transform takes part in that.
+The yardstick is the rule itself, run on arrays along each basis vector: no transform takes part in that. For the rules
+of ops, whose tangents are programs, it is their own pullback.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ import numpy as np
 import pytest
 
 import quabla as qb
+from quabla.control.regions import evaluate
+from quabla.ir.op import Refused
+from quabla.testing.table import Case, cases
+from quabla.transforms.forward import jvp
+from quabla.transforms.linearity import transposable
+from quabla.transforms.reverse import vjp
 
 A = qb.array
 X = np.array([1.3, 0.4, 0.9])
@@ -174,6 +181,35 @@ def test_a_number_forwards_and_backwards(place: str) -> None:
         both = qb.grad(lambda x, y, f=f: f(x) * y, (0, 1))(1.3, 1.0)
         assert both[0].item() == pytest.approx(expected, rel=1e-12), name
         assert qb.vmap(qb.grad(f))(A([1.3, 1.3])).tolist() == pytest.approx([expected] * 2, rel=1e-12), name
+
+
+def differentiable() -> list[Case]:
+    found = []
+    for case in cases((qb.float64,)):
+        refused = isinstance(case.op.jvp, Refused) or case.op.name == "sqrt_tangent"  # which bends (turns.py)
+        if not refused and any(a.dtype.kind == "f" for a in case.program().out_avals):
+            found.append(case)
+    return found
+
+
+@pytest.mark.parametrize("case", differentiable(), ids=str)
+def test_the_tangents_of_every_op_are_linear(case: Case) -> None:
+    """As a rule, the tangent of an op and that of its pullback pass, and backwards they are its pullback."""
+    program = case.program()
+    xs, rng = case.operands(), np.random.default_rng(3)
+    moved = [x for x in xs if x.dtype.kind == "f"]
+    tangents = transposable(jvp(program), len(xs), len(program.outputs), case.op.name, None)
+    cts = [rng.normal(size=a.shape) for a in program.out_avals if a.dtype.kind == "f"]
+    n = len(program.outputs)
+    with np.errstate(all="ignore"):
+        expected = evaluate(vjp(program), [*xs, *cts])[n:]
+        found = evaluate(vjp(tangents), [*xs, *map(np.zeros_like, moved), *cts])
+    for a, b in zip(found[len(found) - len(moved) :], expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    pulled, pushed = vjp(program), jvp(program)
+    for again, once in ((jvp(pulled), pulled), (vjp(pulled), pulled), (vjp(pushed), pushed)):
+        made = transposable(again, len(once.inputs), len(once.outputs), case.op.name, None)
+        assert len(made.outputs) == len(again.outputs) - len(once.outputs)
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
