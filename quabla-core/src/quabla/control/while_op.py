@@ -137,9 +137,9 @@ def _reverse(
 def _without_bound(cts: Sequence[Any]) -> list[Any]:
     # Only here, since what is computed of the result may have no derivative.
     raise UnsupportedOperationError(
-        "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use "
-        "scan, or fori_loop with bounds that are ints (with a traced one it is a while_loop, and its docstring "
-        "shows how to write that with max_steps); forward mode (quabla.jvp) works without a bound",
+        "while_loop: reverse mode needs to know how many steps there can be: give max_steps=n, or use fori_loop or "
+        "scan with a length that is an int; forward mode (quabla.jvp) works without a bound. A fori_loop with a traced "
+        "bound is a while_loop, and its docstring shows how to write it with max_steps",
         op="while",
     )
 
