@@ -129,7 +129,7 @@ def test_reasons_of_keywords() -> None:
     h(F[1], n=3)
     assert [[t.reason for t in of.explain().traces[1:]] for of in (f, g, h)] == [
         ["scale: 2.0 was added; shift: float64[] was added", "scale: 3.0 was added"],
-        ["arg1: float64[2] was added"],
+        ["xs/1: float64[2] was added"],
         ["n: passed by keyword, before by position", "n: 2 became 3, a Python number"],
     ]
 

@@ -38,6 +38,7 @@ FLOORS: dict[str, int] = {
     # are the transforms of those programs
     "control": 6,
     "transforms.staging": 6,
+    "transforms.naming": 6,
     "transforms.forward": 6,
     "transforms.turns": 6,
     "transforms.linearity": 6,

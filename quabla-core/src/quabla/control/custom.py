@@ -179,7 +179,7 @@ class custom_jvp(Custom):  # noqa: N801 - used as a decorator, like the function
             raise DtypeError(
                 f"custom_jvp: {self.__name__} has no rule yet; set it with {self.__name__}.defjvp(rule)"
             )
-        call = take_apart(self.fun, weak_numbers(tuple(others)), {})
+        call = take_apart(self.fun, weak_numbers(tuple(others)), {}, places=self.others(len(args)))
         if not is_traced(call.arrays):
             return self.fun(*args)
         staged = stage(lambda *a: self.fun(*self.join(fixed, a)), call)
@@ -356,7 +356,7 @@ class custom_vjp(Custom):  # noqa: N801
             raise DtypeError(
                 f"custom_vjp: {self.__name__} has no rules yet; set them with {self.__name__}.defvjp(fwd, bwd)"
             )
-        call = take_apart(self.fun, weak_numbers(tuple(others)), {})
+        call = take_apart(self.fun, weak_numbers(tuple(others)), {}, places=self.others(len(args)))
         if not is_traced(call.arrays):
             return self.fun(*args)
         types = call.without_arrays()

@@ -203,7 +203,7 @@ def fori_loop(
             carry = keep("fori_loop", body_fun, carry, after)
         return carry
     taken = take_carry("fori_loop", init_val)
-    given = take_apart(body_fun, operands, {})
+    given = take_apart(body_fun, operands, {}, places=range(2, 2 + len(operands)))
     none = take_apart(body_fun, (None,), {})
     shown = (lambda i: _index(i) + float(low)) if low else _index
     body, consts, _ = _staged(body_fun, taken, given, none, shown, "fori_loop", pair=False)
@@ -221,7 +221,7 @@ def _traced(name: str, n: Any) -> Any:
 def _until(low: Any, high: Any, body_fun: Any, init: Any, operands: tuple[Any, ...]) -> Any:
     """`fori_loop` as a loop with a predicate. The number of steps is a constant of it, the steps taken are carried."""
     taken = take_carry("fori_loop", init)
-    given = take_apart(body_fun, operands, {})
+    given = take_apart(body_fun, operands, {}, places=range(2, 2 + len(operands)))
     none = take_apart(body_fun, (None,), {})
     first = cast(low, float64, weak=True) if isinstance(low, TraceTensor) else low
     shown = (lambda i: _index(i) + first) if isinstance(low, TraceTensor) or low else _index
@@ -280,12 +280,12 @@ def scan(
     operands = several("scan", operands)
     if type(xs) is int and length is None:
         raise DtypeError("scan: the third argument is xs; give the number of steps as length=...")
-    slices = take_apart(f, (xs,), {})
+    slices = take_apart(f, (xs,), {}, places=(1,))
     steps = _length(f, slices, length)
     if unroll or not is_traced([*tree.flatten((init, operands))[0], *slices.arrays]):
         return _unrolled(f, init, slices, xs, steps, operands, unroll, reverse)  # type: ignore[no-any-return]
     taken = take_carry("scan", init)
-    given = take_apart(f, operands, {})
+    given = take_apart(f, operands, {}, places=range(2, 2 + len(operands)))
     shown = (lambda i: float(steps - 1) - _index(i)) if reverse else _index
     turned = [flip(x, 0) for x in slices.arrays] if reverse else slices.arrays
     body, consts, result = _staged(f, taken, given, slices, shown, "scan", pair=True)

@@ -206,7 +206,11 @@ class Custom:
             raise ShapeError(
                 f"{self.where}: nondiff_argnums {self.nondiff}, but {self.__name__} got {len(args)} arguments"
             )
-        return [args[i] for i in self.nondiff], [a for i, a in enumerate(args) if i not in self.nondiff]
+        return [args[i] for i in self.nondiff], [args[i] for i in self.others(len(args))]
+
+    def others(self, count: int) -> list[int]:
+        """The positions that are differentiated, of so many."""
+        return [i for i in range(count) if i not in self.nondiff]
 
     def join(self, fixed: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """All arguments, in their places."""

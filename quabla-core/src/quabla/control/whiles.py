@@ -72,7 +72,7 @@ def while_loop(
     if not is_traced(tree.flatten((init_val, operands))[0]):
         return _eager(cond_fun, body_fun, init_val, operands, max_steps)
     carry = take_carry("while_loop", init_val)
-    given = take_apart(body_fun, operands, {})
+    given = take_apart(body_fun, operands, {}, places=range(1, 1 + len(operands)))
     before = given.avals
 
     def call_with(fun: Callable[..., Any], args: Any) -> Any:

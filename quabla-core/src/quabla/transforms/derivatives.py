@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, final, overload
 
@@ -10,13 +10,14 @@ from quabla import tree
 from quabla.arrays.convert import asarray
 from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import Frame, TraceTensor
-from quabla.errors import DtypeError, ShapeError
+from quabla.errors import DtypeError, QuablaError, ShapeError
 from quabla.ir.program import Program
 from quabla.ops.structure import cast, reshape_to, zeros_like
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.auxiliary import Parts, a_result, as_pair, take_parts
 from quabla.transforms.direction import forwards
 from quabla.transforms.forward import jvp_values
+from quabla.transforms.naming import Described, argument_names
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import LATER, Transform, normalize_argnums
@@ -285,7 +286,7 @@ def _match(where: str, what: str, given: Any, treedef: Any, avals: Sequence[Shap
 
 
 @final
-class Forward(Transform):
+class Forward(Transform, Described):
     """The function of (primals, tangents) that `jvp` calls."""
 
     kind = "jvp"
@@ -297,6 +298,12 @@ class Forward(Transform):
         self.static_argnums, self.static_argnames = (), ()
         self.count = count
         self.has_aux = has_aux
+
+    def argument_names(self, places: Iterable[int]) -> list[str]:
+        """The names of the primals, and `tangents/0`, `tangents/1`, …"""
+        primals, _ = argument_names(self.root, range(self.count))
+        names = [*primals, *(f"tangents/{i}" for i in range(self.count))]
+        return [names[place] for place in places]
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the value and its tangent in the innermost trace."""
@@ -375,7 +382,7 @@ def jvp(
 
 
 @final
-class Pullback(Transform):
+class Pullback(Transform, Described):
     """The function of (primals, cotangent) that the second result of `vjp` calls."""
 
     kind = "vjp"
@@ -386,6 +393,11 @@ class Pullback(Transform):
         self.static_argnums, self.static_argnames = (), ()
         self.count = count
         self.has_aux = has_aux
+
+    def argument_names(self, places: Iterable[int]) -> list[str]:
+        """The names of the primals, and `cotangent`."""
+        names = [*argument_names(self.root, range(self.count))[0], "cotangent"]
+        return [names[place] for place in places]
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the backward pass in the innermost trace."""
@@ -474,10 +486,16 @@ def _adopt(where: str, given: Any, values: Any) -> Any:
     likes, like_def = tree.flatten(values)
     if treedef != like_def:
         return given  # reported where the structures are compared
-    return tree.unflatten(
-        treedef,
-        [
-            asarray(_float(where, g), asarray(v).dtype) if type(g) in (int, float, bool) else g
-            for g, v in zip(leaves, likes, strict=True)
-        ],
-    )
+    adopted = [
+        _adopted(where, g, v) if type(g) in (int, float, bool) else g
+        for g, v in zip(leaves, likes, strict=True)
+    ]
+    return tree.unflatten(treedef, adopted)
+
+
+def _adopted(where: str, number: Any, value: Any) -> Any:
+    try:
+        to = asarray(value).dtype
+    except QuablaError:
+        return number  # what is wrong with the value is said where the arguments are taken apart
+    return asarray(_float(where, number), to)

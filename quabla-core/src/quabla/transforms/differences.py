@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from quabla import tree
 from quabla.shapes import ShapeDtype
+from quabla.transforms.naming import argument_names
 from quabla.transforms.staging import Call, Static
 
 __all__ = ["Change", "Part", "changes", "is_number", "nearest"]
@@ -102,11 +103,10 @@ def _arguments(fun: Any, call: Call) -> dict[Any, Part]:
     args_def, kwargs_def = call.treedef.children
     args = Part(args_def, call.leaves[: args_def.num_leaves]).children().values()
     kwargs = Part(kwargs_def, call.leaves[args_def.num_leaves :]).children()
-    found = {
-        name: part._replace(how="by position")
-        for name, part in zip(call.argument_names(fun), args, strict=True)
-    }
-    return {**found, **{name: part._replace(how="by keyword") for name, part in kwargs.items()}}
+    by_position, by_keyword = argument_names(fun, range(len(args)), kwargs)
+    found = [part._replace(how="by position") for part in args]
+    found += [part._replace(how="by keyword") for part in kwargs.values()]
+    return dict(zip((*by_position, *by_keyword), found, strict=True))
 
 
 def _compare_all(before: dict[Any, Part], after: dict[Any, Part], name: str, found: list[Change]) -> None:

@@ -139,9 +139,10 @@ def _suggestions(transform: Transform, calls: Sequence[Call], names: Sequence[Se
     for name, leaves in seen.items():
         numbers = list(dict.fromkeys(leaf for leaf in leaves if is_number(leaf)))
         if len(numbers) > 1:
+            own = name.rpartition("/")[2]
             found.append(
                 f"{name} was {len(numbers)} different Python numbers, and each is a trace of its own: pass "
-                f"quabla.array({name.rpartition('/')[2]})"
+                f"quabla.array({own if own.isidentifier() else '...'})"
             )
         arrays = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, ShapeDtype)))
         shapes = list(dict.fromkeys(a.shape for a in arrays))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
+from inspect import Parameter
 from typing import Any, final, overload
 
 from quabla.backends import registry
 from quabla.errors import DtypeError
 from quabla.transforms.aot import Lowered, lower_call
 from quabla.transforms.explain import Explanation, explanation
+from quabla.transforms.naming import BY_POSITION, parameters
 from quabla.transforms.staging import name_of
 from quabla.transforms.transform import LATER, Transform
 
@@ -176,18 +177,17 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
         raise DtypeError(f"jit: static_argnames must be a string or a tuple of them, got {argnames!r}")
     if not numbers and not names:
         return (), ()
-    try:
-        parameters = list(inspect.signature(getattr(fun, "root", fun)).parameters.values())
-    except (TypeError, ValueError):
+    own = parameters(fun)
+    if own is None:
         if any(i < 0 for i in numbers):
             raise DtypeError(
                 f"jit: a negative static_argnums {argnums!r} needs to know the parameters of {name_of(fun)}, "
-                "which it does "
-                "not tell; count from the front"
-            ) from None
+                "which it does not tell; count from the front"
+            )
         return tuple(numbers), tuple(names)
-    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    places = [p for p in own if p.kind in BY_POSITION]
+    kinds = {p.kind for p in own}
+    open_ended, any_keyword = Parameter.VAR_POSITIONAL in kinds, Parameter.VAR_KEYWORD in kinds
     found: dict[int, None] = {}
     for i in numbers:
         if i < -len(places) or (i >= len(places) and not open_ended):
@@ -195,12 +195,14 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
                 f"jit: static_argnums {i} is out of range: {name_of(fun)} has {len(places)} positional parameters"
             )
         found[i + len(places) if i < 0 else i] = None
-    known = [p.name for p in parameters]
+    known = [p.name for p in own]
     for n in names:
-        if n not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if n not in known and not any_keyword:
             raise DtypeError(
                 f"jit: static_argnames names {n!r}, but the parameters of {name_of(fun)} are {', '.join(known)}"
             )
-    by_name = dict.fromkeys([*names, *(places[i].name for i in found if i < len(places))])
-    found.update((i, None) for i, p in enumerate(places) if p.name in by_name)
+    # With **kwargs a keyword may have the name of a parameter that takes no keyword, and is another argument.
+    either = [p.kind is Parameter.POSITIONAL_OR_KEYWORD or not any_keyword for p in places]
+    by_name = dict.fromkeys([*names, *(places[i].name for i in found if i < len(places) and either[i])])
+    found.update((i, None) for i, p in enumerate(places) if p.name in by_name and either[i])
     return tuple(found), tuple(by_name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from quabla.errors import DtypeError, QuablaError, ShapeError
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms.forward import replay
+from quabla.transforms.naming import leaf_names
 
 __all__ = [
     "Call",
@@ -120,41 +120,14 @@ class Call:
         at += [None] * (len(self.leaves) - len(at))
         return [p for p, leaf in zip(at, self.leaves, strict=True) if type(leaf) is ShapeDtype]
 
-    def argument_names(self, fun: Any) -> list[str]:
-        """A name per positional argument: the parameter of `fun`."""
-        return _argument_names(fun, self.treedef.children[0])
-
-    def leaf_names(self, fun: Any) -> list[str]:
+    def leaf_names(self, fun: Any) -> tuple[str, ...]:
         """A name per leaf: the parameter of `fun`, then the path within it."""
-        return _leaf_names(fun, self.treedef)
+        return leaf_names(fun, self.treedef)
 
     def names(self, fun: Any) -> list[str]:
         """A name per array leaf."""
-        names = _leaf_names(fun, self.treedef)
+        names = self.leaf_names(fun)
         return [n for n, leaf in zip(names, self.leaves, strict=True) if type(leaf) is ShapeDtype]
-
-
-def _leaf_names(fun: Any, treedef: Any) -> list[str]:
-    args_def, kwargs_def = treedef.children
-    names = []
-    for base, child in zip(_argument_names(fun, args_def), args_def.children, strict=True):
-        names += ["/".join((base, *p)) for p in tree.paths(child)]
-    return names + ["/".join(p) for p in tree.paths(kwargs_def)]
-
-
-def _argument_names(fun: Any, args_def: Any) -> list[str]:
-    names = _parameters(fun)
-    return [names[i] if i < len(names) else f"arg{i}" for i in range(len(args_def.children))]
-
-
-def _parameters(fun: Any) -> list[str]:
-    root = getattr(fun, "root", fun)
-    try:
-        return [
-            p.name for p in inspect.signature(root).parameters.values() if p.kind.name != "VAR_POSITIONAL"
-        ]
-    except (TypeError, ValueError):
-        return []
 
 
 def name_of(fun: Any) -> str:
@@ -207,6 +180,7 @@ def take_apart(
     abstract: bool = False,
     static_names: Collection[str] = (),
     within: bool = False,
+    places: Sequence[int] | None = None,
 ) -> Call:
     """Take the arguments of a call apart.
 
@@ -221,6 +195,7 @@ def take_apart(
         static_names: the keyword arguments that are static as a whole.
         within: whether an enclosing trace is being recorded, so that the call is no signature to keep: values of other
             types, static to that trace, then pass outside of `as_arrays`.
+        places: where the positional arguments stand among those of `fun`, if not at 0, 1, …; for names in messages.
 
     Raises:
         TypeError: a leaf that is neither array nor number, or a static argument that is not hashable.
@@ -241,9 +216,10 @@ def take_apart(
             pass
         elif kind in _NUMBERS:
             if kind is int and not -_LARGEST <= leaf <= _LARGEST:
+                name = leaf_names(fun, treedef, places)[i]
                 raise DtypeError(
-                    f"{name_of(fun)}: argument {_leaf_names(fun, treedef)[i]} is an integer of {leaf.bit_length()} "
-                    "bits, beyond the range of float64; mark it static: quabla.jit(f, static_argnums=...)"
+                    f"{name_of(fun)}: argument {name} is an integer of {leaf.bit_length()} bits, beyond the range of "
+                    "float64; mark it static: quabla.jit(f, static_argnums=...)"
                 )
             if i not in converts:
                 leaves.append(Static(leaf))
@@ -260,7 +236,7 @@ def take_apart(
             leaves.append(Static(leaf))
             continue
         else:
-            leaf = _as_leaf(fun, treedef, i, leaf)
+            leaf = _as_leaf(fun, treedef, places, i, leaf)
         leaves.append(leaf.aval)
         arrays.append(leaf)
     return Call(treedef, tuple(leaves), arrays)
@@ -297,8 +273,8 @@ def _leaves_of(treedef: Any, positions: Collection[int]) -> set[int]:
     return found
 
 
-def _as_leaf(fun: Any, treedef: Any, i: int, leaf: Any) -> Any:
-    where = f"{name_of(fun)}: argument {_leaf_names(fun, treedef)[i]}"
+def _as_leaf(fun: Any, treedef: Any, places: Sequence[int] | None, i: int, leaf: Any) -> Any:
+    where = f"{name_of(fun)}: argument {leaf_names(fun, treedef, places)[i]}"
     if not callable(leaf) and not isinstance(leaf, (str, bytes)) and _holds_numbers(leaf):
         try:
             return asarray(leaf)

@@ -80,10 +80,8 @@ class Batched(Transform):
                 )
             prefix = tuple(prefix)
         given = tree.broadcast_prefix(prefix, args_def, "vmap: in_axes") + [0] * kwargs_def.num_leaves
-        names = call.names(self.root)
         axes: list[int | None] = []
-        seen: list[tuple[str, ShapeDtype, int, int]] = []
-        arrays = iter(names)
+        seen: list[tuple[int, ShapeDtype, int]] = []
         for leaf, axis in zip(call.leaves, given, strict=True):
             if type(leaf) is not ShapeDtype:
                 if axis is not None and type(self.in_axes) is not int:
@@ -92,25 +90,27 @@ class Batched(Transform):
                         "or pass an array"
                     )
                 continue
-            name = next(arrays)
             if axis is None:
                 axes.append(None)
                 continue
             if not -leaf.ndim <= axis < leaf.ndim:
+                name = call.names(self.root)[len(axes)]
                 raise ShapeError(
                     f"vmap: argument {name} of type {leaf} has no axis {axis} to map over; use None in in_axes"
                 )
+            seen.append((len(axes), leaf, axis))
             axes.append(axis % leaf.ndim)
-            seen.append((name, leaf, axis, leaf.shape[axis]))
-        sizes = {n for *_, n in seen}
+        sizes = {aval.shape[axis] for _, aval, axis in seen}
         if not sizes:
             raise ShapeError(
                 f"vmap: at least one argument must be mapped, and none of {name_of(self.fun)} is: give one an axis in "
                 "in_axes, and pass arrays, since Python numbers are static and never mapped"
             )
         if len(sizes) > 1:
+            names = call.names(self.root)
             shown = "; ".join(
-                f"{name} of type {aval} has {n} along axis {axis}" for name, aval, axis, n in seen
+                f"{names[i]} of type {aval} has {aval.shape[axis]} along axis {axis}"
+                for i, aval, axis in seen
             )
             raise ShapeError(
                 f"vmap: the mapped axes of {name_of(self.fun)} have different sizes: {shown}; choose the axes with "
