@@ -60,7 +60,7 @@ Everything that `import quabla as qb` offers. `from quabla import *` leaves out 
 
 def public_names() -> list[str]:
     """The names of `quabla` that were written here, modules apart, in alphabetical order."""
-    named = {n for n in dir(quabla) if not n.startswith("_")} | set(quabla.__all__)
+    named = {n for n in vars(quabla) if not n.startswith("_")} | set(quabla.__all__)
     return sorted((n for n in named if _is_public(getattr(quabla, n))), key=lambda n: (n.lower(), n))
 
 
@@ -71,7 +71,7 @@ def _is_public(thing: Any) -> bool:
 def _module(thing: Any) -> str:
     """The module that defines a thing, or for a value its class."""
     if inspect.isclass(thing) or inspect.isroutine(thing):
-        return str(thing.__module__)
+        return str(inspect.unwrap(thing).__module__)
     return type(thing).__module__
 
 

@@ -195,7 +195,7 @@ ERRORS: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
     "structure": (
         lambda x: qb.cond(x > 0.0, lambda: (x, x), lambda: x),
         qb.ShapeError,
-        ("structure", "(*, *)"),
+        ("structure", "(array, array)"),
     ),
     "shape": (
         lambda x: qb.cond(x > 0.0, lambda: {"a": A([1.0, 2.0])}, lambda: {"a": x}),

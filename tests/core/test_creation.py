@@ -176,7 +176,7 @@ def test_bad_eye(arguments: Any, error: type[Exception]) -> None:
 @pytest.mark.parametrize("f", [qb.zeros, qb.ones, qb.arange, qb.eye])
 def test_bad_dtypes(f: Any) -> None:
     for dtype in ("float16", np.complex128, "nonsense", 3):
-        with pytest.raises(TypeError, match="float64, float32 or bool_"):
+        with pytest.raises(TypeError, match="float64, float32, bool_ or int64"):
             f(2, dtype=dtype)
 
 

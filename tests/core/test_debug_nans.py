@@ -122,7 +122,7 @@ def test_within_loops_the_step_is_named(transform: Any) -> None:
         c, k = c - 0.3 * np.sqrt(c), k + 1
     error = found(lambda: qb.jit(transform(falling))(A([9.0, 0.05])))
     assert error.op == "sqrt"
-    assert f"step {k} of a scan loop" in str(error)
+    assert f"step {k} of a scan or fori_loop" in str(error)
     assert error.line == line_of(falling, "qb.sqrt")
 
 
@@ -137,9 +137,9 @@ def test_within_branches_and_loops_in_loops() -> None:
     assert error.op == "sqrt" and error.line == line_of(f, "qb.sqrt")
     text = str(error)
     assert (
-        text.index("of a while loop")
+        text.index("of a while_loop")
         < text.index("true branch of cond")
-        < text.index("step 1 of a scan loop")
+        < text.index("step 1 of a scan or fori_loop")
     )
 
 
@@ -300,7 +300,7 @@ def test_other_threads_look_too() -> None:
             t.start()
         for t in threads:
             t.join()
-    assert len(errors) == 4 and all("step 0 of a scan loop" in str(e) and e.line for e in errors)
+    assert len(errors) == 4 and all("step 0 of a scan or fori_loop" in str(e) and e.line for e in errors)
     assert type(tracer.Frame(0).nodes) is list
 
 

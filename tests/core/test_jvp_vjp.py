@@ -261,7 +261,7 @@ def test_dtypes_are_kept(dtype: str) -> None:
             r"at 0 must be an array float64\[2\].*float64\[3\]",
         ),
         ((A(1.0),), (A(1.0, "float32"),), TypeError, r"float64\[\].*float32\[\].*astype\(quabla.float64\)"),
-        ((A([1.0]),), (1.0,), ValueError, r"float64\[1\].*float64\[\]"),
+        ((A([1.0]),), (1.0,), ValueError, r"number 1.0.*scalar only.*float64\[1\].*full\(\(1,\), 1.0"),
         ((A(1.0), A(2.0)), (A(1.0),), ValueError, "2 primals but 1 tangents"),
         ((A(1.0),), (None,), TypeError, "tangent at 0 is None.*zeros"),
         (((A(1.0), A(2.0)),), (A(1.0),), ValueError, "tangents must have the structure of the primals"),

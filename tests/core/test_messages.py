@@ -372,8 +372,14 @@ def test_axes_of_maps() -> None:
 
 def test_numbers_are_not_mapped() -> None:
     text = message(qb.DtypeError, lambda: qb.vmap(lambda x, s: x * s, in_axes=(0, 0))(ones(3), 2.0))
-    tells(text, "vmap", "2.0", "cannot be mapped", "None in in_axes", "pass an array")
-    text = message(qb.ShapeError, lambda: qb.vmap(loss_alone)(3))
+    tells(text, "vmap", "argument s", "2.0", "cannot be mapped", "in_axes=(0, None)", "pass an array")
+    text = message(qb.DtypeError, lambda: qb.vmap(lambda x, s: x * s)(ones(3), 2.0))
+    tells(text, "vmap", "argument s", "2.0", "cannot be mapped", "in_axes=(0, None)")
+    text = message(qb.DtypeError, lambda: qb.vmap(lambda x, p: x * p["s"])(ones(3), {"w": ones(3), "s": 2.0}))
+    tells(text, "argument p/s", "in_axes=(0, {'w': 0, 's': None})")
+    text = message(qb.DtypeError, lambda: qb.vmap(loss_alone)(3))
+    tells(text, "vmap", "loss_alone", "argument w", "3", "static", "in_axes")
+    text = message(qb.ShapeError, lambda: qb.vmap(loss_alone, in_axes=(None,))(3))
     tells(text, "vmap", "loss_alone", "none", "in_axes", "Python numbers are static")
     text = message(qb.ShapeError, lambda: qb.vmap(loss_alone)(qb.array(2.0)))
     tells(text, "argument w", "float64[]", "no axis 0")
@@ -402,7 +408,7 @@ def test_carries_that_change(traced: bool) -> None:
     changes: list[tuple[F, type[Exception], tuple[str, ...]]] = [
         (grow, qb.ShapeError, ("keep its shape", "grow", "float64[3]", "float64[6]", "initial carry")),
         (narrow, qb.DtypeError, ("keep its dtype", "narrow", "float64[3]", "float32[3]", "astype")),
-        (wrap, qb.ShapeError, ("wrap", "structure that it takes, *", "{'state': *}")),
+        (wrap, qb.ShapeError, ("wrap", "structure that it takes, one array", "{'state': array}")),
     ]
     for step, kind, words in changes:
         text = message(kind, run(lambda x, step=step: qb.fori_loop(0, 3, step, x)))
@@ -485,7 +491,7 @@ def test_branches_that_differ() -> None:
         "must agree",
     )
     text = message(qb.ShapeError, choose(loss_and_metrics, loss_alone))
-    tells(text, "cond", "loss_and_metrics", "loss_alone", "(*, {'accuracy': *})", "the same")
+    tells(text, "cond", "loss_and_metrics", "loss_alone", "(array, {'accuracy': array})", "the same")
     text = message(qb.DtypeError, choose(per_sample, lambda x: x.astype(qb.float32)))
     tells(text, "cond", "float64[3]", "float32[3]", "astype")
     assert "choose" in line_of(text) or "qb.cond" in line_of(text)
@@ -510,7 +516,7 @@ def test_tangents_that_do_not_fit() -> None:
 def test_cotangents_that_do_not_fit() -> None:
     _, pullback = qb.vjp(pair, ones(3))
     text = message(TypeError, lambda: pullback(ones(3)))
-    tells(text, "vjp", "structure of the value", "{'value': *, 'square': *}")
+    tells(text, "vjp", "structure of the value", "{'value': array, 'square': array}")
     text = message(ValueError, lambda: pullback({"value": ones(3), "square": ones(2)}))
     tells(text, "vjp", "square", "float64[3]", "float64[2]")
 

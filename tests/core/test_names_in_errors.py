@@ -34,7 +34,9 @@ def _functions() -> dict[str, tuple[Callable[..., Any], int]]:
     for module in (qb, qb.linalg):
         for name in module.__all__:
             f = getattr(module, name)
-            if not inspect.isfunction(f) or not f.__module__.startswith(("quabla.ops", "quabla.linalg")):
+            if not inspect.isfunction(f) or not inspect.unwrap(f).__module__.startswith(
+                ("quabla.ops", "quabla.linalg")
+            ):
                 continue
             parameters = inspect.signature(f).parameters.values()
             if any(p.kind is p.VAR_POSITIONAL for p in parameters):

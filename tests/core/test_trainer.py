@@ -196,6 +196,26 @@ def test_a_batch_may_be_a_tree_and_a_number() -> None:
     assert trainer.loss().item() == 0.0
 
 
+def test_a_step_without_a_batch_uses_the_last_one_and_at_first_the_data_of_the_start() -> None:
+    rng = np.random.default_rng(3)
+    batches = [rng.normal(size=(4, 2)) for _ in range(3)]
+    loss = lambda w, x, scale: qb.mean((x @ w - scale) ** 2)
+    start = qb.array([0.5, -0.25])
+    for batched in ((0,), (0, 1)):
+        given = [(x, 2.0)[: len(batched)] for x in batches]
+        plain, told = (
+            make(loss, start, SGD(0.1), qb.array(batches[0]), 2.0, batch_argnums=batched) for _ in range(2)
+        )
+        for batch in given:
+            if batch is not given[0]:
+                plain.step(*batch)
+                told.step(*batch)
+            plain.step()
+            told.step(*batch)
+            assert plain.params.tolist() == told.params.tolist()
+            assert plain.loss().item() == told.loss().item()
+
+
 def test_run_goes_on_with_the_last_batch() -> None:
     trainer = make(lambda w, x: (w - x) ** 2, 0.0, SGD(0.5), 1.0, batch_argnums=0)
     trainer.run(1)
@@ -208,8 +228,7 @@ def test_run_goes_on_with_the_last_batch() -> None:
 @pytest.mark.parametrize(
     ("batch", "error", "names"),
     [
-        ((), ShapeError, ["takes 2 batch arguments (data 0, data 1)", "got 0"]),
-        ((np.zeros(3),), ShapeError, ["got 1"]),
+        ((np.zeros(3),), ShapeError, ["takes 2 batch arguments (data 0, data 1)", "got 1"]),
         ((np.zeros(3), np.zeros(4)), ShapeError, ["data 1", "float64[4]", "float64[3]"]),
         ((np.zeros(3, np.float32), np.zeros(3)), DtypeError, ["data 0", "float32[3]", "astype"]),
         ((np.zeros(3), "no"), DtypeError, ["data 1", "str"]),

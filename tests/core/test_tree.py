@@ -183,8 +183,12 @@ def test_map() -> None:
         ([1, 2], [1], ["at the root: expected 2 elements, got 1"]),
         ({"a": 1}, {"b": 1}, ["at the root: keys missing 'a' and extra 'b'"]),
         ({"l": [{"w": 1}, 2]}, {"l": [{"v": 1}, 2]}, ["at l/0: keys missing 'w' and extra 'v'"]),
-        ({"l": [1, 2]}, {"l": (1, 2)}, ["at l: expected [*, *], got (*, *)"]),
-        ([1, [2, 3]], [[1], 2], ["at 0: expected a leaf, got [*]", "at 1: expected [*, *], got a leaf"]),
+        ({"l": [1, 2]}, {"l": (1, 2)}, ["at l: expected [leaf, leaf], got (leaf, leaf)"]),
+        (
+            [1, [2, 3]],
+            [[1], 2],
+            ["at 0: expected a leaf, got [leaf]", "at 1: expected [leaf, leaf], got a leaf"],
+        ),
         (Point(1, None), Point(1, 2), ["at y: expected None, got a leaf"]),
         (defaultdict(int, a=1), defaultdict(list, a=1), ["at the root: the default factories differ"]),
     ],
@@ -233,9 +237,9 @@ def test_prefixes() -> None:
         ([0, 1, 2], "at the root"),
         ({"a": 0}, "at the root"),
         (({"w": 0}, 1), "at 0: expected the structure {'w'"),
-        (({"w": [0], "b": 1}, 1), r"at 0/w: expected a leaf, got \[0\]"),
+        (({"w": [0], "b": 1}, 1), r"at 0/w: expected one entry for one array, got \[0\]"),
         (({"w": 0, "b": (1,)}, 1), "at 0/b"),
-        ((0, Layer(1)), "at 1: expected a leaf"),
+        ((0, Layer(1)), "at 1: expected one entry for one array"),
     ],
 )
 def test_prefixes_that_go_elsewhere(prefix: Any, text: str) -> None:

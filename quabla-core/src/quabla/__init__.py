@@ -14,7 +14,7 @@ Example:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any as _Any
 
 from quabla import linalg, tree
 from quabla.arrays.convert import array, asarray
@@ -130,6 +130,7 @@ from quabla.ops.special import erf, erfc, gelu, silu, sinc
 from quabla.ops.statistics import nanmean, nansum, prod, std, var
 from quabla.ops.take import repeat, take, take_along_axis
 from quabla.shapes import ShapeDtype
+from quabla.spellings import spell_all as _spell_all
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
 from quabla.transforms.jit import jit
@@ -166,9 +167,17 @@ __all__ = [
     "tril", "triu", "trunc", "value_and_grad", "var", "vjp", "vmap", "where", "while_loop", "zeros",
     "zeros_like",
 ]  # fmt: skip
+_SHADOWING = ("abs", "all", "any", "divmod", "max", "min", "round", "sum")
+
+_spell_all(vars(linalg), linalg.__all__)
+_spell_all(globals(), (*_SHADOWING, *(name for name in __all__ if name != "optim")))
 
 
-def __getattr__(name: str) -> Any:
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_SHADOWING, "__doc__", "__version__", "errors", "testing"})
+
+
+def __getattr__(name: str) -> _Any:
     """Modules that are imported when first used, and names that plugins contribute."""
     import importlib
 

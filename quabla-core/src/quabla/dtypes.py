@@ -58,7 +58,7 @@ def as_dtype(obj: Any, where: str = "") -> dtype:
     """Return the Quabla dtype that `obj` names.
 
     Args:
-        obj: a Quabla dtype, a name, a NumPy dtype or scalar type, or `float`, `bool`.
+        obj: a Quabla dtype, a name, a NumPy dtype or scalar type, or `float`, `bool`, `int`.
         where: the function that was given it, for the message.
 
     Returns:
@@ -86,5 +86,5 @@ def as_dtype(obj: Any, where: str = "") -> dtype:
     except (TypeError, ValueError):  # a ValueError where it has an attribute `dtype` that is none of NumPy
         found = None
     if found is None or obj is None:
-        raise DtypeError(f"{named}dtype {obj!r} is not supported; use float64, float32 or bool_")
+        raise DtypeError(f"{named}dtype {obj!r} is not supported; use float64, float32, bool_ or int64")
     return found

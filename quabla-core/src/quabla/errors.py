@@ -98,7 +98,7 @@ class TracerError(QuablaError, TypeError):
         >>> import quabla as qb
         >>> qb.jit(lambda x: x if x > 0.0 else -x)(qb.array(1.0))
         Traceback (most recent call last):
-        quabla.errors.TracerError: control flow (if, while, and, or, not) or bool(): ...
+        quabla.errors.TracerError: control flow (if, while, assert, and, or, not) or bool(): ...
     """
 
 

@@ -35,8 +35,10 @@ def sort_keys(inserted: tuple[Any, ...]) -> tuple[tuple[Any, ...], Order]:
     """The keys sorted, and the order in which they came.
 
     Raises:
-        TypeError: they do not sort.
+        TypeError: they do not sort, or are arrays.
     """
+    if any(hasattr(k, "aval") for k in inserted):
+        raise TypeError("an array has no order, and one that is traced no elements")
     ordered = tuple(sorted(inserted))
     found = (ordered, SORTED if ordered == inserted else Order(inserted))
     if all(type(k) is str for k in inserted):

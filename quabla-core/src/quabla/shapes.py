@@ -10,6 +10,7 @@ from typing import Any
 
 from quabla.dtypes import as_dtype, dtype, float64
 from quabla.errors import DtypeError, ShapeError, TracerError
+from quabla.typed_repr import typed
 
 __all__ = [
     "MOST_ELEMENTS",
@@ -61,9 +62,12 @@ class ShapeDtype:
     def __new__(cls, shape: Any = (), dtype: Any = float64, weak: bool = False) -> ShapeDtype:
         return aval_of(as_shape(shape, "ShapeDtype"), as_dtype(dtype, "ShapeDtype"), bool(weak))
 
+    def __str__(self) -> str:
+        # For messages: nobody has to know of weakness to understand one.
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
     def __repr__(self) -> str:
-        weak = "~" if self.weak else ""
-        return f"{weak}{self.dtype.name}[{','.join(map(str, self.shape))}]"
+        return f"{'~' if self.weak else ''}{self}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShapeDtype, (self.shape, self.dtype, self.weak)
@@ -165,7 +169,7 @@ def normalize_axis(axis: Any, ndim: int, where: str) -> int:
     except TracerError:
         raise
     except TypeError:
-        raise DtypeError(f"{where}: an axis is an integer, got {axis!r}") from None
+        raise DtypeError(f"{where}: an axis is an integer, got {typed(axis)}") from None
     if not -ndim <= index < ndim:
         raise ShapeError(f"{where}: axis {index} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
     return index % ndim

@@ -16,6 +16,7 @@ from typing import Any
 from quabla.cycles import too_deep
 from quabla.errors import QuablaError
 from quabla.key_order import KNOWN, SORTED, Order, sort_keys
+from quabla.typed_repr import typed
 
 __all__ = [
     "LEAF", "TreeDef", "TreeError", "broadcast_prefix", "difference", "flatten", "flatten_up_to", "flatten_with_paths",
@@ -102,11 +103,11 @@ class TreeDef:
         return tuple(found)
 
     def shown(self) -> str:
-        """The structure as an expression in which `*` stands for a leaf, for messages: `{'w': *, 'b': *}`."""
-        return _shown(self.spec)
+        """The structure for messages, as in "{'w': array, 'b': array}", or "one array"."""
+        return "one array" if self.spec == LEAF else _shown(self.spec, "array")
 
     def __repr__(self) -> str:
-        return f"TreeDef({self.shown()})"
+        return f"TreeDef({_shown(self.spec, LEAF)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TreeDef, (self.spec, self.num_leaves)
@@ -210,7 +211,7 @@ def _key_order(inserted: tuple[Any, ...]) -> tuple[tuple[Any, ...], Order]:
     except TypeError:
         kinds = ", ".join(sorted({type(k).__name__ for k in inserted}))
         raise TreeError(
-            f"the keys of a dict must sort, got {list(inserted)} of types {kinds}; use keys of one type, such as str"
+            f"the keys of a dict must sort, got {typed(list(inserted))} of {kinds}; use keys of one type, such as str"
         ) from None
 
 
@@ -304,7 +305,7 @@ def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
     """
     given = list(leaves)
     if len(given) != treedef.num_leaves:
-        raise TreeError(f"unflatten: {treedef} has {treedef.num_leaves} leaves, got {len(given)}")
+        raise TreeError(f"unflatten: {treedef.shown()} has {treedef.num_leaves} leaves, got {len(given)}")
     return _unflatten(treedef.spec, iter(given))
 
 
@@ -484,7 +485,7 @@ def _match(given: Any, spec: Any, path: Path, where: str, found: list[Any], earl
     kind = type(given)
     if spec == LEAF:
         if early and given is not None and _is_container(kind):
-            raise TreeError(f"{where}: {_at(path)}: expected a leaf, got {given!r}")
+            raise TreeError(f"{where}: {_at(path)}: expected one entry for one array, got {typed(given)}")
         found.append(given)
         return
     if early and (given is None or not _is_container(kind)):
@@ -502,7 +503,8 @@ def _match(given: Any, spec: Any, path: Path, where: str, found: list[Any], earl
     elif kind is expected:
         parts = [getattr(given, n) for n in names]
     if parts is None:
-        raise TreeError(f"{where}: {_at(path)}: expected the structure {_shown(spec)}, got {given!r}")
+        wanted = _shown(spec, "array")
+        raise TreeError(f"{where}: {_at(path)}: expected the structure {wanted}, got {typed(given)}")
     for name, part, child in zip(names, parts, children, strict=True):
         _match(part, child, (*path, str(name)), where, found, early)
 
@@ -528,7 +530,6 @@ def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
 
     Returns:
         A line per place, with its path, what was expected there and what came; "" where there is no difference.
-
 
     Example:
         >>> from quabla import tree
@@ -557,9 +558,8 @@ def _compare(a: Any, b: Any, path: Path, lines: list[str]) -> None:
             if a[1] is None:
                 lines.append(f"  {at}: expected {len(ours)} elements, got {len(theirs)}")
             else:
-                parts = [f"missing {_listed(missing)}"] * bool(missing) + [f"extra {_listed(extra)}"] * bool(
-                    extra
-                )
+                parts = [f"missing {_listed(missing)}"] * bool(missing)
+                parts += [f"extra {_listed(extra)}"] * bool(extra)
                 lines.append(f"  {at}: keys {' and '.join(parts)}")
         elif a[1] != b[1]:
             lines.append(f"  {at}: the default factories differ")
@@ -576,14 +576,15 @@ def _listed(keys: Iterable[Any]) -> str:
 
 
 def _described(spec: Any) -> str:
-    return "a leaf" if spec == LEAF else _shown(spec)
+    return "a leaf" if spec == LEAF else _shown(spec, "leaf")
 
 
-def _shown(spec: Any) -> str:
+def _shown(spec: Any, leaf: str) -> str:
+    """A structure as an expression in which `leaf` stands for each leaf."""
     if spec == LEAF:
-        return "*"
+        return leaf
     kind, meta, children, order = spec
-    parts = [_shown(c) for c in children]
+    parts = [_shown(c, leaf) for c in children]
     if kind is type(None):
         return "None"
     if kind is list:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from quabla.arrays.convert import as_array
+from quabla.arrays.refusals import concrete_needed
 from quabla.arrays.tensor import Tensor, wrap
 from quabla.arrays.tracer import TraceTensor
 from quabla.dtypes import as_dtype, float64
@@ -246,7 +247,7 @@ def eye(n: Any, m: Any = None, dtype: Any = None) -> Tensor:
 def _numpy_dtype(dtype: Any, where: str) -> np.dtype[Any]:
     if type(dtype) is int and where in ("zeros", "ones"):
         raise DtypeError(
-            f"{where}: dtype {dtype!r} is not supported; use float64, float32 or bool_ "
+            f"{where}: dtype {dtype!r} is not supported; use float64, float32, bool_ or int64 "
             f"(the shape is one tuple, as in {where}((2, 3)))"
         )
     found: np.dtype[Any] = (float64 if dtype is None else as_dtype(dtype, where)).numpy
@@ -259,7 +260,11 @@ def _number(x: Any, where: str) -> float:
     try:
         return float(x)
     except TracerError:
-        raise
+        raise concrete_needed(
+            x,
+            f"{where}: a number",
+            "pass it as a Python number, marked static in quabla.jit(..., static_argnums=...)",
+        ) from None
     except TypeError:
         raise DtypeError(f"{where}: expected a number, got {x!r:.80}") from None
     except OverflowError:

@@ -140,7 +140,7 @@ class Refusals:
     def __bool__(self) -> NoReturn:
         raise concrete_needed(
             self,
-            "control flow (if, while, and, or, not) or bool()",
+            "control flow (if, while, assert, and, or, not) or bool()",
             "select elements with quabla.where, or between two functions with quabla.cond",
         )
 

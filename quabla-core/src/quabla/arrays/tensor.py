@@ -67,7 +67,13 @@ class Tensor(_Base):
 
     # `address` and `aval` are all that a compiled call looks at. `owner` keeps the memory alive: a NumPy array, or a
     # block from a compiled call, in which the elements begin at `offset`.
-    __slots__ = ("__weakref__", "address", "aval", "offset", "owner")
+    __slots__ = {
+        "__weakref__": None,
+        "address": "Where the first element lies in memory. For native code: it is valid as long as the Tensor is.",
+        "aval": "The type, a `ShapeDtype`.",
+        "offset": "How many bytes into `owner` the first element lies, where that is no NumPy array.",
+        "owner": "What keeps the memory alive: a NumPy array, or a block that a compiled call allocated.",
+    }
     address: int
     aval: ShapeDtype
     owner: Any
@@ -128,7 +134,7 @@ class Tensor(_Base):
         """The only element, as a Python float or bool.
 
         Raises:
-            SizeError: there are several elements.
+            ShapeError: (a TypeError, too) there are several elements.
 
         Example:
             >>> import quabla as qb
@@ -256,6 +262,11 @@ class Tensor(_Base):
         arrays = [x.numpy() if isinstance(x, Tensor) else x for x in inputs]
         if any(isinstance(x, Tensor) for x in kwargs.get("out") or ()):
             raise TypeError(f"numpy.{ufunc.__name__}: a Tensor is immutable and cannot be out=")
+        if method == "at" and isinstance(inputs[0], Tensor):  # which writes into read-only memory, too
+            raise TypeError(
+                f"numpy.{ufunc.__name__}.at: a Tensor is immutable, so this would change nothing; use it on a copy of "
+                "NumPy: a = numpy.array(x)"
+            )
         return getattr(ufunc, method)(*arrays, **kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

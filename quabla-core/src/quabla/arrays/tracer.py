@@ -55,7 +55,7 @@ class TraceTensor(Value):
         [2.0, 4.0]
     """
 
-    __slots__ = ("frame",)
+    __slots__ = {"frame": "The trace that it belongs to. For Quabla itself."}
     frame: Frame
 
 

@@ -34,10 +34,10 @@ def check_inputs(inputs: Sequence[Tensor], avals: Sequence[ShapeDtype], what: st
         if type(x) is not Tensor:
             raise DtypeError(f"{what} {i} is a {type(x).__name__}; convert it with quabla.asarray")
         if x.aval.shape != aval.shape:
-            raise ShapeError(f"{what} {i} is {x.aval!r} where the program takes {aval!r}")
+            raise ShapeError(f"{what} {i} is {x.aval} where the program takes {aval}")
         if x.aval.dtype is not aval.dtype:
             raise DtypeError(
-                f"{what} {i} is {x.aval!r} where the program takes {aval!r}; convert it with .astype({aval.dtype!r})"
+                f"{what} {i} is {x.aval} where the program takes {aval}; convert it with .astype({aval.dtype!r})"
             )
 
 

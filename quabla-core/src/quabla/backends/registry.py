@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from quabla import elsewhere
 from quabla.backends.discovery import version
 from quabla.backends.guard import GuardedBackend
 from quabla.backends.loading import Loaded, Source, installed, load
@@ -340,7 +341,8 @@ def public_name(name: str) -> Any:
     if len(found) == 1:
         return found[0][1]
     if not found:
-        raise AttributeError(f"module 'quabla' has no attribute {name!r}")
+        hint = elsewhere.PUBLIC.get(name)
+        raise AttributeError(f"module 'quabla' has no attribute {name!r}{f'; {hint}' if hint else ''}")
     both = " and ".join(source.label for source, _ in found)
     raise AttributeError(
         f"module 'quabla': {len(found)} plugins bring the name {name!r}: {both}; uninstall all but one"

@@ -97,13 +97,16 @@ def settle(
         carry.arrays = [cast(x, w.dtype, w.weak) for x, w in zip(carry.arrays, wanted, strict=True)]
 
 
+_COLLECT = {"scan": "return what grows as the second result, which scan stacks"}
+
+
 def _agreed(where: str, fun: Any, carry: Carry, i: int, before: ShapeDtype, after: ShapeDtype) -> ShapeDtype:
     path = "/".join(tree.paths(carry.treedef)[i])
     at = f" at {path}" if path else ""
     if before.shape != after.shape:
         raise ShapeError(
             f"{where}: the carry must keep its shape, but {name_of(fun)} takes {before}{at} and returns {after}; give "
-            "the initial carry the final shape, or collect results with quabla.scan"
+            f"the initial carry the final shape, or {_COLLECT.get(where, 'collect results with quabla.scan')}"
         )
     if before.dtype is after.dtype:
         return aval_of(before.shape, before.dtype, before.weak and after.weak)

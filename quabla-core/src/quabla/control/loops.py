@@ -14,7 +14,7 @@ from quabla.arrays.tensor import Tensor, wrap, wrap_as
 from quabla.arrays.tracer import TraceTensor, trace
 from quabla.control.carry import Carry, begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import Parts, index_aval
-from quabla.control.regions import functions, is_traced, results, several
+from quabla.control.regions import called, flag, functions, further, is_traced, results
 from quabla.control.scan import bind_scan
 from quabla.control.while_op import bind_while
 from quabla.dtypes import bool_, float64
@@ -27,10 +27,12 @@ from quabla.ops.shape import flip, stack
 from quabla.ops.structure import cast
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.staging import inline, name_of, stage, take_apart
+from quabla.typed_repr import typed
 
 __all__ = ["fori_loop", "scan"]
 
 _INDEX = aval_of((), float64, True)
+_FORI, _SCAN = "body_fun(i, carry, *operands)", "f(carry, x, *operands)"  # how they call the user's step
 
 
 def _count(where: str, name: str, n: Any) -> int:
@@ -95,11 +97,11 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
             (x,), _ = slices.put_together(args[len(before) + len(avals) :])
             state = carry.put_together(given)
             if not pair:
-                return fun(shown(i), state, *ops), ()
-            out = fun(state, shown(i) if x is None else x, *ops)
+                return called(where, _FORI, fun, shown(i), state, *ops), ()
+            out = called(where, _SCAN, fun, state, shown(i) if x is None else x, *ops)
             if not (isinstance(out, (tuple, list)) and len(out) == 2):
                 raise DtypeError(
-                    f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {out!r}"
+                    f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {typed(out)}"
                 )
             return out[0], out[1]
 
@@ -164,14 +166,15 @@ def fori_loop(
             values.
         init_val: the initial carry, a pytree of arrays; the step keeps its structure, shapes and dtypes. A Python
             number adopts the dtype that the step gives it.
-        operands: further arguments of the step.
-        unroll: record every step by itself, with `i` as an int.
+        operands: further arguments of the step, a tuple: `(w,)` for one.
+        unroll: True to record every step by itself, with `i` as an int.
 
     Returns:
         The carry after the last step.
 
     Raises:
-        DtypeError: a bound is no whole number, or is traced with `unroll`, or the step changes a dtype.
+        DtypeError: a bound is no whole number, or is traced with `unroll`, or the step changes a dtype, or `operands`
+            is no tuple.
         ShapeError: a bound is no scalar, or the step changes the structure or a shape of the carry.
         UnsupportedOperationError: (when differentiated in reverse mode) a bound is traced.
 
@@ -184,7 +187,7 @@ def fori_loop(
         32.0
     """
     functions("fori_loop", body_fun=body_fun)
-    operands = several("fori_loop", operands)
+    operands, unroll = further("fori_loop", operands), flag("fori_loop", "unroll", unroll)
     if isinstance(lower, TraceTensor) or isinstance(upper, TraceTensor):
         if unroll:
             raise DtypeError(
@@ -199,7 +202,9 @@ def fori_loop(
     if unroll or not is_traced(tree.flatten((init_val, operands))[0]):
         carry = begin("fori_loop", init_val)
         for i in range(low, high):
-            after = body_fun(i if unroll else _concrete_index(i), carry, *operands)
+            after = called(
+                "fori_loop", _FORI, body_fun, i if unroll else _concrete_index(i), carry, *operands
+            )
             carry = keep("fori_loop", body_fun, carry, after)
         return carry
     taken = take_carry("fori_loop", init_val)
@@ -257,16 +262,18 @@ def scan(
         init: the initial carry, a pytree of arrays; see `fori_loop`.
         xs: a pytree of arrays with a leading axis of one size, or None.
         length: the number of steps, at least 1; may be left out with `xs`.
-        operands: further arguments of the step.
-        unroll: record every step by itself, with the step index as an int.
-        reverse: go from the last slice, or step index, to the first. The result of a step stands where its slice does.
+        operands: further arguments of the step, a tuple: `(w,)` for one.
+        unroll: True to record every step by itself, with the step index as an int.
+        reverse: True to go from the last slice, or step index, to the first. The result of a step stands where its
+            slice does.
 
     Returns:
         The carry after the last step, and the results with a leading axis of extent `length`.
 
     Raises:
-        DtypeError: `f` returns no pair, or changes a dtype of the carry.
-        ShapeError: `length` is below 1 or does not fit `xs`, or `f` changes the structure or a shape of the carry.
+        DtypeError: `f` returns no pair, or changes a dtype of the carry, or `operands` is no tuple.
+        ShapeError: `length` is below 1 or does not fit `xs`, `xs` has no leading axis, or `f` changes the structure or
+            a shape of the carry.
 
     Example:
         >>> import quabla as qb
@@ -277,7 +284,8 @@ def scan(
         [6.0, 5.0, 3.0]
     """
     functions("scan", f=f)
-    operands = several("scan", operands)
+    operands, unroll = further("scan", operands), flag("scan", "unroll", unroll)
+    reverse = flag("scan", "reverse", reverse)
     if type(xs) is int and length is None:
         raise DtypeError("scan: the third argument is xs; give the number of steps as length=...")
     slices = take_apart(f, (xs,), {}, places=(1,))
@@ -328,9 +336,11 @@ def _unrolled(
     for i in reversed(range(length)) if reverse else range(length):
         index = i if unroll else _concrete_index(i)
         x = index if xs is None else slices.put_together([getitem(a, i) for a in slices.arrays])[0][0]
-        out = f(carry, x, *operands)
+        out = called("scan", _SCAN, f, carry, x, *operands)
         if not (isinstance(out, (tuple, list)) and len(out) == 2):
-            raise DtypeError(f"scan: {name_of(f)} must return a pair (carry, result), it returned {out!r}")
+            raise DtypeError(
+                f"scan: {name_of(f)} must return a pair (carry, result), it returned {typed(out)}"
+            )
         carry = keep("scan", f, carry, out[0])
         ys.append(results(f, out[1]))
     if reverse:

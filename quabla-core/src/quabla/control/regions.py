@@ -21,10 +21,12 @@ from quabla.ops.reduce import reduce_any_op, reduce_max_op, reduce_min_op
 from quabla.ops.structure import astype_op, broadcast, sum_over
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.staging import Result, Staged, a_kind, as_outputs
+from quabla.typed_repr import typed
 
 __all__ = [
-    "chosen_lanes", "evaluate", "functions", "is_traced", "lifted", "mapped", "merge_captures", "moved", "results",
-    "safe_lanes", "same_result", "split", "used", "watched", "weak_numbers", "with_output_types",
+    "called", "chosen_lanes", "evaluate", "flag", "functions", "further", "is_traced", "lifted", "mapped",
+    "merge_captures", "moved", "results", "safe_lanes", "same_result", "split", "used", "watched", "weak_numbers",
+    "with_output_types",
 ]  # fmt: skip
 
 
@@ -39,15 +41,44 @@ def functions(where: str, **given: Any) -> None:
             raise DtypeError(f"{where}: {name} must be a function, got {a_kind(fun)}")
 
 
-def several(where: str, operands: Any) -> tuple[Any, ...]:
-    """The further arguments of a step.
+def further(where: str, operands: Any) -> tuple[Any, ...]:
+    """The further arguments of a step, `operands`, as a tuple.
 
     Raises:
-        DtypeError: they are no tuple or list.
+        DtypeError: it is one value rather than a tuple or list of them.
     """
-    if not isinstance(operands, tuple | list):
-        raise DtypeError(f"{where}: operands must be a tuple or list of arguments, got {a_kind(operands)}")
-    return tuple(operands)
+    if isinstance(operands, (tuple, list)):
+        return tuple(operands)
+    raise DtypeError(
+        f"{where}: operands must be a tuple of the further arguments, got {a_kind(operands)}; for one argument w write "
+        "operands=(w,)"
+    )
+
+
+def called(where: str, form: str, fun: Callable[..., Any], *args: Any) -> Any:
+    """`fun(*args)`; an error of Python that says that it takes other arguments also says how it is called, `form`.
+
+    Raises:
+        DtypeError: it takes other arguments.
+    """
+    try:
+        return fun(*args)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # by what the function did
+        said = str(error)
+    raise DtypeError(f"{where}: {form} is what is called, and {said}")
+
+
+def flag(where: str, name: str, value: Any) -> bool:
+    """An option that is on or off.
+
+    Raises:
+        DtypeError: it is neither True nor False.
+    """
+    if type(value) is bool:
+        return value
+    raise DtypeError(f"{where}: {name} must be True or False, got {typed(value)}")
 
 
 def weak_numbers(value: Any) -> Any:

@@ -10,7 +10,7 @@ from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.control.carry import begin, keep, same_structure, settle, take_carry
 from quabla.control.derive import index_aval
-from quabla.control.regions import functions, is_traced, merge_captures, results, several
+from quabla.control.regions import called, functions, further, is_traced, merge_captures, results
 from quabla.control.while_op import bind_while
 from quabla.dtypes import bool_
 from quabla.errors import DtypeError, ShapeError, TracerError
@@ -21,6 +21,10 @@ from quabla.transforms.staging import name_of, stage, take_apart
 
 __all__ = ["while_loop"]
 
+_COND, _BODY = (
+    "cond_fun(carry, *operands)",
+    "body_fun(carry, *operands)",
+)  # how the user's functions are called
 _ENDLESS = 2**63 - 1  # steps: as many as an int64 counts
 
 
@@ -43,14 +47,14 @@ def while_loop(
         cond_fun: a function of the carry and the operands that returns a bool scalar.
         body_fun: the step; it keeps the structure, shapes and dtypes of the carry. Both may close over traced values.
         init_val: the initial carry, a pytree of arrays. A Python number adopts the dtype that the step gives it.
-        operands: further arguments of both functions.
+        operands: further arguments of both functions, a tuple: `(w,)` for one.
         max_steps: the loop stops after this many steps even if the predicate still holds.
 
     Returns:
         The carry for which the predicate no longer holds, or after `max_steps` steps.
 
     Raises:
-        DtypeError: the predicate is not bool, or the step changes a dtype.
+        DtypeError: the predicate is not bool, the step changes a dtype, or `operands` is no tuple.
         ShapeError: the predicate is no scalar, the step changes the structure or a shape, or `max_steps` is below 1.
         TracerError: within a trace, the predicate is True itself and there is no `max_steps`.
         UnsupportedOperationError: (when differentiated in reverse mode) there is no `max_steps`.
@@ -62,7 +66,7 @@ def while_loop(
         (192.0, 64.0)
     """
     functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
-    operands = several("while_loop", operands)
+    operands = further("while_loop", operands)
     if max_steps is not None:
         if type(max_steps) is not int:
             raise DtypeError(f"while_loop: max_steps must be an int, got {max_steps!r}")
@@ -77,7 +81,13 @@ def while_loop(
 
     def call_with(fun: Callable[..., Any], args: Any) -> Any:
         ops, _ = given.put_together(args[: len(before)])
-        return fun(carry.put_together(args[len(before) :]), *ops)
+        return called(
+            "while_loop",
+            _BODY if fun is body_fun else _COND,
+            fun,
+            carry.put_together(args[len(before) :]),
+            *ops,
+        )
 
     def stage_body(avals: list[ShapeDtype]) -> tuple[Any, int]:
         def divide(value: Any) -> tuple[list[Any], Any]:
@@ -140,11 +150,16 @@ def _predicate(cond_fun: Any, value: Any) -> Any:
 def _eager(cond_fun: Any, body_fun: Any, init: Any, operands: Sequence[Any], max_steps: int | None) -> Any:
     carry, steps = begin("while_loop", init), 0
     while max_steps is None or steps < max_steps:
-        go = _predicate(cond_fun, cond_fun(carry, *operands))
+        go = _predicate(cond_fun, called("while_loop", _COND, cond_fun, carry, *operands))
         if type(go) is TraceTensor:
             raise DtypeError("while_loop: the predicate escaped its trace; please report this")
         if not go.numpy().item():
             break
-        carry = keep("while_loop", body_fun, carry, body_fun(carry, *operands))
+        carry = keep(
+            "while_loop",
+            body_fun,
+            carry,
+            called("while_loop", _BODY, body_fun, carry, *operands),
+        )
         steps += 1
     return carry

@@ -16,7 +16,11 @@ __all__ = ["Node", "Program", "Value", "prune"]
 class Value:
     """A value of a program: an input (`node` is None) or the result `index` of a node. Identity is equality."""
 
-    __slots__ = ("aval", "index", "node")
+    __slots__ = {
+        "aval": "The type, a `ShapeDtype`.",
+        "index": "Which of the results of `node` it is.",
+        "node": "What computes it; None for an input.",
+    }
     aval: ShapeDtype
     node: Node | None
     index: int

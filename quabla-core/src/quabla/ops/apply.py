@@ -114,7 +114,7 @@ def common_dtype(operands: Sequence[Any], where: str, bools: bool) -> tuple[dtyp
 
 
 def _shown(operands: Sequence[Any]) -> str:
-    return " and ".join(repr(x) if type(x) in _NUMBERS else repr(x.aval) for x in operands)
+    return " and ".join(repr(x) if type(x) in _NUMBERS else str(x.aval) for x in operands)
 
 
 def _mixed(operands: Sequence[Any], where: str) -> DtypeError:

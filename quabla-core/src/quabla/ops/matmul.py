@@ -398,6 +398,11 @@ def _paired(x: Any, y: Any, contract: Pair, where: str) -> Any:
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
+def _numbers(given: Sequence[Any]) -> bool:
+    """Whether a list holds numbers, as one that was meant as an array does."""
+    return any(isinstance(x, (int, float, list)) for x in given)
+
+
 def einsum(subscripts: Any, *operands: Any) -> Any:
     """The sum of products in Einstein's notation.
 
@@ -405,7 +410,8 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
         subscripts: NumPy's notation, as in "ij,jk->ik": a letter per axis and operand, a letter twice in one operand
             for a diagonal, "..." for axes that broadcast. Without "->", the letters that occur once, in alphabetical
             order, after those of "...". Or NumPy's other form: `einsum(x, [0, 1], y, [1, 2], [0, 2])`.
-        operands: floating arrays. Three and more are multiplied pair by pair, the cheapest pair first.
+        operands: floating arrays, one by one or in one list. Three and more are multiplied pair by pair, the cheapest
+            pair first.
 
     Returns:
         An array with the axes after "->".
@@ -424,6 +430,8 @@ def einsum(subscripts: Any, *operands: Any) -> Any:
     """
     if not isinstance(subscripts, str):
         subscripts, operands = _spelled((subscripts, *operands))
+    elif len(operands) == 1 and type(operands[0]) in (list, tuple) and not _numbers(operands[0]):
+        operands = tuple(operands[0])
     given = promote(operands, "einsum") if operands else []
     ins, out = _parsed(subscripts, [x.ndim for x in given])
     terms = [_without_repeats(x, labels, subscripts) for x, labels in zip(given, ins, strict=True)]

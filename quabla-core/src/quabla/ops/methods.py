@@ -6,16 +6,19 @@ straight to the op when the other operand is an array or a Python number, and th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
+from quabla import elsewhere
 from quabla.arrays.convert import as_operand
 from quabla.arrays.refusals import Refusals, concrete_needed, user_line
 from quabla.arrays.tensor import Array, SizeError, Tensor
 from quabla.arrays.tracer import TraceTensor
 from quabla.arrays.view import TensorView, slice_bounds, view_of
+from quabla.errors import DtypeError
 from quabla.ir.op import Op
 from quabla.ops import (
     angles,
@@ -40,6 +43,7 @@ from quabla.ops import shape as shaping
 from quabla.ops import sort as sorting
 from quabla.ops import take as taking
 from quabla.ops.apply import binary, operand, unary
+from quabla.spellings import spelled
 
 __all__ = ["Methods"]
 
@@ -157,7 +161,7 @@ class Methods:
     __sub__, __rsub__ = _arithmetic("-", elementwise.sub_op)
     __mul__, __rmul__ = _operator("*", elementwise.mul)
     __truediv__, __rtruediv__ = _arithmetic("/", elementwise.div_op)
-    __pow__, __rpow__ = _operator("**", _power)
+    __rpow__ = _operator("**", _power)[1]
     __mod__, __rmod__ = _arithmetic("%", rounding.mod_op)
     __floordiv__, __rfloordiv__ = _operator("//", rounding.floor_divide)
     __divmod__, __rdivmod__ = _operator("divmod", rounding.divmod)
@@ -166,6 +170,16 @@ class Methods:
     __or__, __ror__ = _operator("|", compare.logical_or)
     __lt__, __gt__ = _operator("<", compare.less)[0], _operator(">", compare.greater)[0]
     __le__, __ge__ = _operator("<=", compare.less_equal)[0], _operator(">=", compare.greater_equal)[0]
+
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        if modulus is not None:
+            raise DtypeError(
+                "pow: there is no third argument (modulus) for arrays; write quabla.mod(x**y, modulus)"
+            )
+        if type(other) in _KNOWN:
+            return _power(self, other)
+        other = _foreign(self, other, "**")
+        return other if other is NotImplemented else _power(self, other)
 
     def __neg__(self) -> Any:
         return unary(elementwise.neg_op, self)
@@ -184,20 +198,24 @@ class Methods:
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise TypeError(
-            f"setting elements: arrays are immutable, and so is this {self.aval!r}; "  # type: ignore[attr-defined]
+            f"setting elements: arrays are immutable, and so is this {self.aval}; "  # type: ignore[attr-defined]
             f"make a new one with quabla.where(mask, new, x), quabla.concat or quabla.stack{user_line()}"
         )
 
     def __len__(self) -> int:
         extents: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
         if not extents:
-            raise SizeError("len() of an array of rank 0")
+            raise SizeError(
+                f"len() of an array of rank 0, {self.aval}: it has no axis; x.size counts its elements"  # type: ignore[attr-defined]
+            )
         return extents[0]
 
     def __iter__(self) -> Iterator[Any]:
         extents: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
         if not extents:
-            raise SizeError("iteration over an array of rank 0")
+            raise SizeError(
+                f"iteration over an array of rank 0, {self.aval}: it has no axis; use the array itself"  # type: ignore[attr-defined]
+            )
         x = operand(self, "iteration")
         return (index.getitem(x, i) for i in range(extents[0]))
 
@@ -340,14 +358,30 @@ class Methods:
         return structure.strided_slice(self, tuple(low), tuple(high), tuple(by))
 
 
-def _install(source: type, into: type) -> None:
-    for name, member in list(vars(source).items()):
-        # What the class body of the array type itself defines stays.
-        if name not in ("__module__", "__doc__", "__slots__", "__qualname__") and name not in vars(into):
+def _members(source: type, title: str) -> dict[str, Any]:
+    """What a class body defines, under the name by which users know it: errors of Python name the function."""
+    found = {}
+    for name, member in vars(source).items():
+        if name in ("__module__", "__doc__", "__slots__", "__qualname__"):
+            continue
+        if inspect.isfunction(member):
+            member.__name__, member.__qualname__ = name, f"{title}.{name}"
+            if not name.startswith("__"):  # operators are hot, and take no keywords
+                member = spelled(member)
+        found[name] = member
+    return found
+
+
+def _install(members: dict[str, Any], into: type) -> None:
+    for name, member in members.items():
+        if name not in vars(into):  # what the class body of the array type itself defines stays
             setattr(into, name, member)
 
 
+_shared = _members(Methods, "Tensor")
 for _array in _ARRAYS:
-    _install(Methods, _array)
-_install(Refusals, TraceTensor)
+    _install(_shared, _array)
+_install(_members(Refusals, "TraceTensor"), TraceTensor)
+for _array in _ARRAYS:
+    elsewhere.install(_array, elsewhere.ATTRIBUTES)
 Array.register(TraceTensor)

@@ -59,12 +59,20 @@ def norm(
         (7.0, 4.0)
     """
     if ord is None:
-        return _euclidean(x, axis, keepdims)
+        try:
+            return _euclidean(x, axis, keepdims)
+        except ShapeError as error:
+            raise _misplaced(error) from None
     x = floating_operand(x, "norm")
     axes = ordered_axes(x, axis)
     if (ord == "fro" and len(axes) == 2) or (ord == 2 and len(axes) == 1):
         return _euclidean(x, axes, keepdims)
     return _of_vectors(x, ord, axes, keepdims) if len(axes) == 1 else _of_matrices(x, ord, axes, keepdims)
+
+
+def _misplaced(error: ShapeError) -> ShapeError:
+    """The second argument of NumPy's function is the order."""
+    return ShapeError(f"{error}; the second argument is the axis, and the order is ord=, by keyword")
 
 
 def ordered_axes(x: Any, axis: Any) -> tuple[int, ...]:
@@ -74,7 +82,10 @@ def ordered_axes(x: Any, axis: Any) -> tuple[int, ...]:
         ShapeError: an axis is out of range or named twice, or there are none or more than two.
     """
     given = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
-    axes = tuple(normalize_axis(a, x.ndim, "norm") for a in given)
+    try:
+        axes = tuple(normalize_axis(a, x.ndim, "norm") for a in given)
+    except ShapeError as error:
+        raise _misplaced(error) from None
     if len(axes) not in (1, 2) or len(set(axes)) != len(axes):
         raise ShapeError(
             f"norm: takes one axis for vectors or two for matrices, got {given} for an array {x.aval}"
@@ -90,7 +101,7 @@ def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
     scale = scale_for(bind(reduce_max_op, (elementwise.abs(elementwise.stop_gradient(x)),), {"axes": axes}))
     y = elementwise.div(x, spread(scale, x.shape, axes))
     root = elementwise.sqrt(sum_over(elementwise.mul(y, y), axes))
-    return kept(elementwise.mul(scale, root), x.shape, axes, keepdims)
+    return kept("norm", elementwise.mul(scale, root), x.shape, axes, keepdims)
 
 
 def _of_vectors(x: Any, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Any:

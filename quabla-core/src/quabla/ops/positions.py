@@ -5,7 +5,7 @@ array, or go with some of them, one set each. Positions are int64. A negative on
 lies outside is moved to the nearest element, so no program can read or write beyond an array. Positions that are
 known while tracing are checked before they get here.
 
-There is no integer dtype for users: integer data become float64 on import, and functions that find positions return
+Integer data become float64 on import unless int64 is asked for, and functions that find positions return
 float64 that adopts the dtype of what it meets. Floating positions are therefore welcome wherever positions are taken.
 """
 

@@ -17,6 +17,7 @@ from quabla.ops.apply import floating_operand, operand
 from quabla.ops.compare import greater, isnan, less, logical_not
 from quabla.ops.structure import broadcast, cast, reduce_batch, reduce_samples, reshape_to, sum_over, without
 from quabla.shapes import ShapeDtype, aval_of, normalize_axes
+from quabla.typed_repr import typed
 
 __all__ = ["all", "any", "max", "mean", "min", "sum"]
 
@@ -151,13 +152,33 @@ def _counted(x: Any, where: str) -> Any:
     return cast(x, float64, weak=True) if x.dtype is bool_ else x
 
 
-def kept(out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
-    """`out`, with extents 1 in place of the reduced axes if they are kept."""
+def kept(where: str, out: Any, shape: Shape, axes: Shape, keepdims: bool) -> Any:
+    """`out`, with extents 1 in place of the reduced axes if they are kept.
+
+    Raises:
+        DtypeError: `keepdims` is no truth value, as in `x.mean(0, 1)`.
+    """
+    check_keepdims(where, keepdims)
     return reshape_to(out, tuple(1 if a in axes else n for a, n in enumerate(shape))) if keepdims else out
 
 
+def check_keepdims(where: str, keepdims: Any) -> None:
+    """Refuse what is no truth value: a second axis, most likely."""
+    if not isinstance(keepdims, bool | np.bool_):
+        raise DtypeError(
+            f"{where}: keepdims must be True or False, got {typed(keepdims)}; several axes are one tuple, as in "
+            "axis=(0, 1)"
+        )
+
+
 def _reduce(op: Op, x: Any, axes: Shape, keepdims: bool) -> Any:
-    return kept(bind(op, (x,), {"axes": axes}) if axes else x, x.shape, axes, keepdims)
+    return kept(
+        op.name.removeprefix("reduce_"),
+        bind(op, (x,), {"axes": axes}) if axes else x,
+        x.shape,
+        axes,
+        keepdims,
+    )
 
 
 def sum(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
@@ -187,7 +208,7 @@ def sum(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         3.0
     """
     x, axes = arithmetic(_counted(x, "sum"), axis, "sum")
-    return kept(sum_over(x, axes), x.shape, axes, keepdims)
+    return kept("sum", sum_over(x, axes), x.shape, axes, keepdims)
 
 
 def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
@@ -203,7 +224,7 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
     """
     x, axes = floating(_counted(x, "mean"), axis, "mean")
     count = math.prod([x.shape[a] for a in axes])
-    return kept(divided(sum_over(x, axes), count), x.shape, axes, keepdims)
+    return kept("mean", divided(sum_over(x, axes), count), x.shape, axes, keepdims)
 
 
 def divided(total: Any, count: float) -> Any:
@@ -211,6 +232,14 @@ def divided(total: Any, count: float) -> Any:
     if float(np.float32(count)) == count or total.dtype is float64:
         return elementwise.div(total, float(count))
     return cast(elementwise.div(cast(total, float64), float(count)), total.dtype)
+
+
+def _no_array(where: str, axis: Any) -> None:
+    if getattr(axis, "shape", ()):
+        raise DtypeError(
+            f"{where}: the axis is an array, {typed(axis)}; of two arrays, element by element, write "
+            f"quabla.{where}imum(x, y)"
+        )
 
 
 def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
@@ -227,6 +256,7 @@ def max(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         >>> qb.grad(qb.max)(qb.array([3.0, 1.0, 3.0])).tolist()
         [0.5, 0.0, 0.5]
     """
+    _no_array("max", axis)
     x, axes = arithmetic(x, axis, "max")
     return _reduce(reduce_max_op, x, axes, keepdims)
 
@@ -243,6 +273,7 @@ def min(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fals
         >>> qb.min(x).item(), qb.min(x, axis=1).tolist()
         (1.0, [1.0, 3.0])
     """
+    _no_array("min", axis)
     x, axes = arithmetic(x, axis, "min")
     return _reduce(reduce_min_op, x, axes, keepdims)
 

@@ -53,7 +53,7 @@ def logsumexp(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     total = sum_over(exp(below), axes)
     nothing = equal(total, 0.0)
     out = where(nothing, -math.inf, log(where(nothing, 1.0, total)) + top)
-    return kept(out, x.shape, axes, keepdims)
+    return kept("logsumexp", out, x.shape, axes, keepdims)
 
 
 def softmax(x: Any, axis: Axes = -1) -> Any:

@@ -21,7 +21,7 @@ from quabla.ops.apply import operand, promote
 from quabla.ops.compare import equal, isnan_op, logical_or_op
 from quabla.ops.elementwise import where_op
 from quabla.ops.positions import shown
-from quabla.ops.reduce import reduce_max_op, reduce_min_op, spread
+from quabla.ops.reduce import check_keepdims, reduce_max_op, reduce_min_op, spread
 from quabla.ops.structure import broadcast, cast, inverse_permutation, lead, permute, reshape_to
 from quabla.ops.take import along
 from quabla.shapes import ShapeDtype, aval_of, normalize_axis
@@ -107,8 +107,8 @@ def argsort(x: Any, axis: int | None = -1) -> Any:
         axis: the axis along which to sort; None sorts the elements of the whole array as a vector.
 
     Returns:
-        Positions as float64 that adopts the dtype of what it meets (there is no integer dtype), of the shape of `x`.
-        They serve as an index. Their derivative is zero.
+        Positions of the shape of `x`, whole numbers as float64 that adopts the dtype of what it meets; `astype` makes
+        int64 of them. They serve as an index. Their derivative is zero.
 
     Raises:
         ShapeError: `axis` is out of range.
@@ -181,6 +181,7 @@ def _position_of(op: Op, x: Any, axis: int | None, keepdims: bool) -> Any:
         x = cast(x, float64)
     x, a = _axis(x, axis, op.name)
     out = shown(bind(op, (x,), {"axis": a}))
+    check_keepdims(op.name, keepdims)
     if not keepdims:
         return out
     return reshape_to(out, (1,) * given if axis is None else (*out.shape[:a], 1, *out.shape[a:]))
@@ -195,8 +196,8 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
         keepdims: whether the axis stays, with extent 1 (for None: all axes).
 
     Returns:
-        Positions as float64 that adopts the dtype of what it meets (there is no integer dtype). They serve as an index.
-        Their derivative is zero.
+        Positions, whole numbers as float64 that adopts the dtype of what it meets; `astype` makes int64 of them. They
+        serve as an index. Their derivative is zero.
 
     Raises:
         ShapeError: `axis` is out of range.
@@ -309,8 +310,8 @@ def searchsorted(a: Any, v: Any, side: str = "left") -> Any:
         side: "left" for the first such position, before equal elements, "right" for the last, behind them.
 
     Returns:
-        Positions from 0 to the length of `a`, as float64 that adopts the dtype of what it meets (there is no integer
-        dtype), of the shape of `v`. Their derivative is zero.
+        Positions of the shape of `v`, from 0 to the length of `a`, whole numbers as float64 that adopts the dtype of
+        what it meets; `astype` makes int64 of them. Their derivative is zero.
 
     Raises:
         ShapeError: `a` is no vector.

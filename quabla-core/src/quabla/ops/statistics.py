@@ -41,7 +41,7 @@ def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
             odd = last if odd is None else mul(odd, last)
         n //= 2
         y = mul(_part(y, 0, n), _part(y, n, 2 * n))
-    return kept(reshape_to(y if odd is None else mul(y, odd), rest), shape, axes, keepdims)
+    return kept("prod", reshape_to(y if odd is None else mul(y, odd), rest), shape, axes, keepdims)
 
 
 def _part(x: Any, start: int, stop: int) -> Any:
@@ -72,7 +72,7 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> A
         (1.25, '1.666667')
     """
     x, axes = floating(x, axis, "var")
-    return kept(_variance(x, axes, ddof, "var"), x.shape, axes, keepdims)
+    return kept("var", _variance(x, axes, ddof, "var"), x.shape, axes, keepdims)
 
 
 def std(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Any:
@@ -86,7 +86,7 @@ def std(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> A
         (1.0, [0.0, 0.0, 0.0])
     """
     x, axes = floating(x, axis, "std")
-    return kept(sqrt(_variance(x, axes, ddof, "std")), x.shape, axes, keepdims)
+    return kept("std", sqrt(_variance(x, axes, ddof, "std")), x.shape, axes, keepdims)
 
 
 def _variance(x: Any, axes: tuple[int, ...], ddof: float, where: str) -> Any:

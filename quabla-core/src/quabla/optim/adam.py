@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
-from quabla import tree
+from quabla import elsewhere, tree
 from quabla.arrays.convert import asarray
 from quabla.dtypes import float64
 from quabla.errors import DtypeError
@@ -14,6 +14,7 @@ from quabla.ops.elementwise import sqrt
 from quabla.ops.powers import power
 from quabla.ops.shape import astype
 from quabla.optim.optimizer import Update, as_scalar, corresponding, keep_type, moments, number, rate
+from quabla.spellings import spelled_init
 
 __all__ = ["Adam", "AdamState"]
 
@@ -78,6 +79,7 @@ _update = Update(_rule, "Adam.update")
 
 
 @final
+@spelled_init
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, Algorithm 1), with bias correction.
@@ -163,3 +165,6 @@ class Adam:
             )
         new, count, first, second = _update(params, grads, *state, *self._scalars)
         return new, AdamState(count, first, second)
+
+
+elsewhere.install(Adam, elsewhere.OPTIMIZER)

@@ -71,9 +71,9 @@ def rate(where: str, value: Any) -> Any:
             where, "learning_rate", value, lambda x: x >= 0.0, "a number >= 0 or an array of shape ()"
         )
     if value.aval.shape != ():
-        raise ShapeError(f"{where}: learning_rate must be a number or of shape (), got {value.aval!r}")
+        raise ShapeError(f"{where}: learning_rate must be a number or of shape (), got {value.aval}")
     if value.aval.dtype.kind != "f":
-        raise DtypeError(f"{where}: learning_rate must be floating, got {value.aval!r}")
+        raise DtypeError(f"{where}: learning_rate must be floating, got {value.aval}")
     return value
 
 
@@ -162,12 +162,12 @@ def corresponding(where: str, params: Any, grads: Any, *states: Any) -> tuple[An
 def _same_type(where: str, what: str, x: Any, p: Any, *others: dtype) -> None:
     aval = getattr(x, "aval", None)
     if aval is None:
-        raise ShapeError(f"{where}: {what} is a {type(x).__name__} where its parameter is {p.aval!r}")
+        raise ShapeError(f"{where}: {what} is a {type(x).__name__} where its parameter is {p.aval}")
     if aval.shape != p.aval.shape:
-        raise ShapeError(f"{where}: {what} is {aval!r} where its parameter is {p.aval!r}")
+        raise ShapeError(f"{where}: {what} is {aval} where its parameter is {p.aval}")
     if aval.dtype is not p.aval.dtype and aval.dtype not in others:
         raise DtypeError(
-            f"{where}: {what} is {aval!r} where its parameter is {p.aval!r}; "
+            f"{where}: {what} is {aval} where its parameter is {p.aval}; "
             f"convert it with .astype({(*others, p.dtype)[0]!r})"
         )
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
-from quabla import tree
+from quabla import elsewhere, tree
 from quabla.dtypes import float64
 from quabla.errors import DtypeError
 from quabla.ops.shape import astype
 from quabla.optim.optimizer import Update, as_scalar, corresponding, keep_type, moments, rate
+from quabla.spellings import spelled_init
 
 __all__ = ["SGD"]
 
@@ -27,6 +28,7 @@ _update = Update(_rule, "SGD.update")
 
 
 @final
+@spelled_init
 @dataclass(frozen=True)
 class SGD:
     """Gradient descent, "stochastic" where the gradient is that of a batch: `w - learning_rate * g`.
@@ -90,3 +92,6 @@ class SGD:
                 "the order is update(params, grads, state)"
             )
         return _update(params, grads, self._scalar), ()
+
+
+elsewhere.install(SGD, elsewhere.OPTIMIZER)

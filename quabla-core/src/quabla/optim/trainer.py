@@ -22,6 +22,7 @@ from quabla.ir.program import Program
 from quabla.ops.structure import cast
 from quabla.optim.optimizer import Optimizer
 from quabla.shapes import ShapeDtype, aval_of, whole
+from quabla.spellings import spelled
 from quabla.transforms import dispatch
 from quabla.transforms.derivatives import Gradient
 from quabla.transforms.narrowing import native_float64, warn_of_float64
@@ -148,6 +149,7 @@ class Trainer:
         ([1.0, 2.0], True)
     """
 
+    @spelled
     def __init__(
         self,
         loss: Callable[..., Any],
@@ -210,11 +212,13 @@ class Trainer:
         """Make one step: the loss and its gradient, then the update. Nothing is read back.
 
         Args:
-            batch: the new values of the positions in `batch_argnums`, in that order. If one does not fit, nothing
-                changes.
+            batch: the new values of the positions in `batch_argnums`, in that order; left out, the step is made on the
+                batch that was given last, at first the data that the trainer was made with. If one does not fit,
+                nothing changes.
 
         Raises:
-            ShapeError: another number of arguments than `batch_argnums` has, or another shape or structure.
+            ShapeError: another number of arguments than `batch_argnums` has, or another shape.
+            TreeError: another structure.
             DtypeError: another dtype.
 
         Example:
@@ -224,8 +228,9 @@ class Trainer:
             >>> trainer.step([1.0, 3.0])
             >>> trainer.params.item()
             2.0
+            >>> trainer.step()  # on the same batch
         """
-        if batch or self._slots:
+        if batch:
             self._step_on(batch)
         else:
             self._run_one()
@@ -449,10 +454,10 @@ def _as_array(where: str, value: Any) -> Any:
 
 def _check(where: str, x: Any, aval: ShapeDtype) -> Any:
     if x.aval.shape != aval.shape:
-        raise ShapeError(f"{where} is {x.aval!r} where {aval!r} is wanted")
+        raise ShapeError(f"{where} is {x.aval} where {aval} is wanted")
     if x.aval.dtype is not aval.dtype:
         raise DtypeError(
-            f"{where} is {x.aval!r} where {aval!r} is wanted; convert it with .astype({aval.dtype!r})"
+            f"{where} is {x.aval} where {aval} is wanted; convert it with .astype({aval.dtype!r})"
         )
     return x
 

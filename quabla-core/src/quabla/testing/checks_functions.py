@@ -137,4 +137,5 @@ def _trained(trainer: Trainer, d: dtype, way: str) -> list[np.ndarray]:
         trainer.run(STEPS)
     for k in range(0 if way == "run" else STEPS):
         trainer.step(*(_data(d, k) if way == "batches" else ()))
+    trainer.step()  # where batches come in, on the last of them
     return [t.numpy() for t in tree.flatten((trainer.get_state(), trainer.loss()))[0]]

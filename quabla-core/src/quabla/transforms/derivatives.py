@@ -20,7 +20,7 @@ from quabla.transforms.forward import jvp_values
 from quabla.transforms.naming import Described, argument_names
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, stage, take_apart, target
-from quabla.transforms.transform import LATER, Transform, normalize_argnums
+from quabla.transforms.transform import LATER, Transform, normalize_argnums, require_function
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
 
@@ -78,6 +78,7 @@ class Gradient(Transform):
     ) -> None:
         self.kind = "value_and_grad" if with_value else "grad"
         self.where = where or self.kind  # what the user called
+        require_function(self.where, fun)
         self.argnums, self.single = normalize_argnums(self.where, argnums)
         self.has_aux = bool(has_aux)
         self.with_value = with_value
@@ -186,7 +187,9 @@ def grad(fun: Any = LATER, argnums: int | tuple[int, ...] = 0, has_aux: bool = F
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
-        DtypeError: the result is not one floating array.
+        DtypeError: `fun` is no function, `argnums` no int or tuple of ints, an argument no array or number, or the
+            result not one floating array.
+        UnsupportedOperationError: (when called) something on the way has no derivative in reverse mode.
 
     Example:
         >>> import quabla as qb
@@ -220,7 +223,9 @@ def value_and_grad(fun: Any = LATER, argnums: int | tuple[int, ...] = 0, has_aux
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
-        DtypeError: the result is not one floating array.
+        DtypeError: `fun` is no function, `argnums` no int or tuple of ints, an argument no array or number, or the
+            result not one floating array.
+        UnsupportedOperationError: (when called) something on the way has no derivative in reverse mode.
 
     Example:
         >>> import quabla as qb
@@ -347,8 +352,8 @@ def jvp(
     Args:
         fun: a function of arrays and pytrees of arrays; with `has_aux` it returns (value, aux).
         primals: its positional arguments, a tuple or list.
-        tangents: the direction: a tree of the same structure. Leaves have the shape and dtype of their primal; Python
-            numbers adopt its dtype.
+        tangents: the direction: a tree of the same structure. Leaves have the shape and dtype of their primal; a Python
+            number stands for a scalar, and adopts its dtype.
         has_aux: whether `fun` returns (value, aux).
 
     Returns:
@@ -356,7 +361,9 @@ def jvp(
 
     Raises:
         ShapeError: a tangent of another shape than its primal, or not one tangent per primal.
-        DtypeError: a tangent of another dtype than its primal, or with `has_aux` the result is no pair.
+        DtypeError: a tangent of another dtype than its primal, `primals` or `tangents` are no tuple or list, or with
+            `has_aux` the result is no pair.
+        UnsupportedOperationError: something on the way has no derivative in forward mode.
         TreeError: a tangent of another structure than its primal.
 
     Example:
@@ -458,7 +465,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
 
     Raises:
         ShapeError: (by the pullback) a cotangent of another shape than the value.
-        DtypeError: (by the pullback) a cotangent of another dtype than the value.
+        DtypeError: an argument or the result is no array, or with `has_aux` the result is no pair; (by the pullback) a
+            cotangent of another dtype than the value.
+        UnsupportedOperationError: (by the pullback) something on the way has no derivative in reverse mode.
         TreeError: (by the pullback) a cotangent of another structure than the value.
 
     Example:
@@ -486,16 +495,24 @@ def _adopt(where: str, given: Any, values: Any) -> Any:
     likes, like_def = tree.flatten(values)
     if treedef != like_def:
         return given  # reported where the structures are compared
-    adopted = [
-        _adopted(where, g, v) if type(g) in (int, float, bool) else g
-        for g, v in zip(leaves, likes, strict=True)
-    ]
+    adopted = []
+    for i, (g, v) in enumerate(zip(leaves, likes, strict=True)):
+        if type(g) in (int, float, bool):
+            path = "/".join(tree.paths(treedef)[i])
+            adopted.append(_adopted(f"{where}{' at ' + path if path else ''}", g, v))
+        else:
+            adopted.append(g)
     return tree.unflatten(treedef, adopted)
 
 
 def _adopted(where: str, number: Any, value: Any) -> Any:
     try:
-        to = asarray(value).dtype
+        aval = asarray(value).aval
     except QuablaError:
         return number  # what is wrong with the value is said where the arguments are taken apart
-    return asarray(_float(where, number), to)
+    if aval.shape != () and aval.dtype.kind == "f":
+        raise ShapeError(
+            f"{where} is the number {number!r}, which stands for a scalar only; an array {aval} is wanted: write "
+            f"quabla.full({aval.shape}, {number!r}, {str(aval.dtype)!r})"
+        )
+    return asarray(_float(where, number), aval.dtype)

@@ -7,7 +7,7 @@ count as one more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from quabla import tree
@@ -15,7 +15,7 @@ from quabla.shapes import ShapeDtype
 from quabla.transforms.naming import argument_names
 from quabla.transforms.staging import Call, Static
 
-__all__ = ["Change", "Part", "changes", "is_number", "nearest"]
+__all__ = ["Change", "Part", "changes", "nearest", "reason", "suggestions"]
 
 
 class Part(NamedTuple):
@@ -140,7 +140,7 @@ def _a_class(treedef: tree.TreeDef) -> str:
 def _leaf(before: Any, after: Any) -> str:
     if isinstance(before, Static) and isinstance(after, Static):
         return (
-            f"{before!r} became {after!r}, {'a Python number' if is_number(after) else 'a static argument'}"
+            f"{before!r} became {after!r}, {'a Python number' if _is_number(after) else 'a static argument'}"
         )
     if isinstance(before, ShapeDtype) and isinstance(after, ShapeDtype):
         if (before.shape, before.dtype) == (after.shape, after.dtype):
@@ -157,6 +157,69 @@ def _leaf(before: Any, after: Any) -> str:
     return f"{before!r} became {after!r}"
 
 
-def is_number(leaf: Any) -> bool:
+def _is_number(leaf: Any) -> bool:
     """Whether a leaf of a signature is a Python number."""
     return isinstance(leaf, Static) and type(leaf.value) in (int, float, bool)
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+_SHOWN = 6  # changes
+
+
+def reason(fun: Any, earlier: Sequence[Call], call: Call) -> str:
+    """Why a call is traced by itself: its differences to the nearest of the earlier signatures."""
+    if not earlier:
+        return "the first call"
+    found = nearest(fun, earlier, call)
+    told = [str(change) for change in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        told.append(f"and {len(found) - _SHOWN} more changes")
+    return "; ".join(told) or "the keys of a dict came in another order, and results keep it"
+
+
+def suggestions(fun: Any, calls: Sequence[Call]) -> list[str]:
+    """What a user could do so that calls like these have one signature: a sentence for each kind of difference."""
+    seen: dict[str, list[Any]] = {}
+    for call in calls:
+        for name, leaf in zip(call.leaf_names(fun), call.leaves, strict=True):
+            seen.setdefault(name, []).append(leaf)
+    found = [told for name, leaves in seen.items() for told in _of_leaf(name, list(dict.fromkeys(leaves)))]
+    if len({call.treedef for call in calls}) > 1:
+        found.append(
+            "the arguments came in several structures: pass the same containers, and keyword arguments always or never "
+            "by keyword"
+        )
+    orders: dict[Any, set[Any]] = {}
+    for call in calls:
+        orders.setdefault(call.treedef, set()).add(call.treedef.orders)
+    if any(len(several) > 1 for several in orders.values()):
+        found.append(
+            "the keys of a dict came in several orders, and results keep the order: build the dict in one order, as "
+            "in dict(sorted(d.items()))"
+        )
+    return found
+
+
+def _of_leaf(name: str, leaves: Sequence[Any]) -> Iterator[str]:
+    """What to do about an argument, or a part of one, that was each of these."""
+    short = name.rpartition("/")[2]
+    short = short if short.isidentifier() else "..."
+    numbers = [leaf for leaf in leaves if _is_number(leaf)]
+    if len(numbers) > 1:
+        yield (
+            f"{name} was {len(numbers)} different Python numbers, and each is a trace of its own: pass "
+            f"quabla.array({short})"
+        )
+    arrays = [leaf for leaf in leaves if isinstance(leaf, ShapeDtype)]
+    if arrays and len(arrays) < len(leaves):
+        yield f"{name} was an array in some calls only: pass quabla.array({short}) in all"
+    shapes = list(dict.fromkeys(a.shape for a in arrays))
+    if len(shapes) > 1:
+        shown = ", ".join(map(str, shapes))
+        yield f"{name} had the shapes {shown}: pad it to a few sizes, or cut it into pieces of one size"
+    dtypes = list(dict.fromkeys(a.dtype.name for a in arrays))
+    if len(dtypes) > 1:
+        yield f"{name} came as {' and as '.join(dtypes)}: convert it once, with astype, before the calls"
+    if len(arrays) > len({(a.shape, a.dtype) for a in arrays}):
+        yield f"{name} sometimes came from Python numbers alone: convert it once, with astype, before the calls"

@@ -39,6 +39,7 @@ from quabla.errors import RetraceLimitError
 from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms import cache
+from quabla.transforms.differences import suggestions
 from quabla.transforms.narrowing import warn_of_float64
 from quabla.transforms.staging import Call, Result, Staged, as_outputs, inline, name_of, stage, take_apart
 
@@ -171,18 +172,20 @@ def warn_once(transform: Transform, program: Program, backend: Any, device: str)
     )
 
 
+_STATIC = "static arguments had several values: pass what changes with every call as an array"
+
+
 def _limit_message(transform: Transform, call: Call) -> str:
     name = name_of(transform)
-    seen = "\n".join(f"  {c.call.shown()}" for c in list(transform.cache.entries.values()))
-    numbers = any(type(leaf) is not ShapeDtype for leaf in call.leaves)
-    advice = (
-        "Python numbers are static: a new value is a new trace. Pass a number that changes as quabla.array(s)"
-        if numbers
-        else "Each new shape or dtype is a new trace: pad the arrays to a few sizes"
-    )
+    earlier = [c.call for c in list(transform.cache.entries.values())]
+    seen = "\n".join(f"  {c.shown()}" for c in earlier)
+    found = suggestions(transform, [*earlier, call]) or [_STATIC]
+    advice = "\n".join(f"  {told}" for told in found)
     return (
-        f"{name}: already traced for {len(transform.cache.entries)} signatures, which is its max_traces:\n{seen}\n"
-        f"and now called with\n  {call.shown()}\n{advice}, or raise the limit: quabla.jit(f, max_traces=...)."
+        f"{name}: already traced for {len(earlier)} signatures, which is its max_traces:\n{seen}\n"
+        f"and now called with\n  {call.shown()}\n"
+        f"Each new signature is a trace of its own:\n{advice}\n"
+        "or raise the limit: quabla.jit(f, max_traces=...)."
     )
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quabla.backends import registry
 from quabla.backends.protocol import Costs
-from quabla.shapes import ShapeDtype
-from quabla.transforms.differences import is_number, nearest
-from quabla.transforms.staging import Call, name_of
+from quabla.transforms.differences import reason, suggestions
+from quabla.transforms.staging import name_of
 from quabla.transforms.transform import Transform
 
 __all__ = ["Explanation", "Trace", "explanation"]
@@ -99,70 +96,14 @@ def explanation(transform: Transform) -> Explanation:
     """What the cache of a transform tells."""
     compiled = list(transform.cache.entries.values())
     calls = [c.call for c in compiled]
-    names = [call.leaf_names(transform) for call in calls]
     traces = tuple(
-        Trace(c.call.shown(), _reason(transform, calls[:i], c.call), c.nodes, c.costs)
+        Trace(c.call.shown(), reason(transform, calls[:i], c.call), c.nodes, c.costs)
         for i, c in enumerate(compiled)
     )
     device = transform.device or registry.default_device()
-    return Explanation(
-        name_of(transform), device, transform.max_traces, traces, tuple(_suggestions(transform, calls, names))
-    )
-
-
-# --- why a trace was made ---------------------------------------------------------------------------------------------
-
-
-_SHOWN = 6  # changes
-
-
-def _reason(transform: Transform, earlier: Sequence[Call], call: Call) -> str:
-    """The difference to the nearest earlier signature."""
-    if not earlier:
-        return "the first call"
-    changes = nearest(transform, earlier, call)
-    told = [str(change) for change in changes[:_SHOWN]]
-    if len(changes) > _SHOWN:
-        told.append(f"and {len(changes) - _SHOWN} more changes")
-    return "; ".join(told) or "the keys of a dict came in another order, and results keep it"
-
-
-# --- what could be better ---------------------------------------------------------------------------------------------
-
-
-def _suggestions(transform: Transform, calls: Sequence[Call], names: Sequence[Sequence[str]]) -> list[str]:
-    seen: dict[str, list[Any]] = {}
-    for call, own in zip(calls, names, strict=True):
-        for name, leaf in zip(own, call.leaves, strict=True):
-            seen.setdefault(name, []).append(leaf)
-    found = []
-    for name, leaves in seen.items():
-        numbers = list(dict.fromkeys(leaf for leaf in leaves if is_number(leaf)))
-        if len(numbers) > 1:
-            own = name.rpartition("/")[2]
-            found.append(
-                f"{name} was {len(numbers)} different Python numbers, and each is a trace of its own: pass "
-                f"quabla.array({own if own.isidentifier() else '...'})"
-            )
-        arrays = list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, ShapeDtype)))
-        shapes = list(dict.fromkeys(a.shape for a in arrays))
-        if len(shapes) > 1:
-            shown = ", ".join(map(str, shapes))
-            found.append(
-                f"{name} had the shapes {shown}: pad it to a few sizes, or cut it into pieces of one size"
-            )
-        dtypes = list(dict.fromkeys(a.dtype.name for a in arrays))
-        if len(dtypes) > 1:
-            found.append(
-                f"{name} came as {' and as '.join(dtypes)}: convert it once, with astype, before the calls"
-            )
-    if len({call.treedef for call in calls}) > 1:
-        found.append(
-            "the arguments came in several structures: pass the same containers, and keyword arguments always or never "
-            "by keyword"
-        )
+    found = suggestions(transform, calls)
     if len(calls) >= transform.max_traces:
         found.append(
             f"the next new signature raises RetraceLimitError: mend the causes above, or raise max_traces={len(calls)}"
         )
-    return found
+    return Explanation(name_of(transform), device, transform.max_traces, traces, tuple(found))

@@ -27,7 +27,7 @@ from quabla.transforms.direction import require_linear_rules
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.reverse import vjp_values
 from quabla.transforms.staging import Call, stage, take_apart, target
-from quabla.transforms.transform import LATER, Transform, normalize_argnums
+from quabla.transforms.transform import LATER, Transform, normalize_argnums, require_function
 
 __all__ = ["hessian", "jacobian"]
 
@@ -48,6 +48,7 @@ class Jacobian(Transform):
         chunk_size: Any,
         where: str = "jacobian",
     ) -> None:
+        require_function(where, fun)
         self.where = where  # what the user called
         self.argnums, self.single = normalize_argnums(where, argnums)
         self.chunk = checked_chunk(where, chunk_size) or SEEDS
@@ -297,7 +298,9 @@ def jacobian(
 
     Raises:
         ShapeError: `argnums` does not fit the call.
-        DtypeError: `chunk_size` is no positive int, or with `has_aux` the result is no pair.
+        DtypeError: `fun` is no function, `argnums` no int or tuple of ints, `chunk_size` no positive int, or with
+            `has_aux` the result is no pair.
+        UnsupportedOperationError: (when called) something on the way has no derivative.
 
     Example:
         >>> import quabla as qb
@@ -353,7 +356,9 @@ def hessian(
 
     Raises:
         ShapeError: the result is not of shape `()`, or `argnums` does not fit the call.
-        DtypeError: `chunk_size` is no positive int, or with `has_aux` the result is no pair.
+        DtypeError: `fun` is no function, `argnums` no int or tuple of ints, `chunk_size` no positive int, or with
+            `has_aux` the result is no pair.
+        UnsupportedOperationError: (when called) something on the way has no derivative.
 
     Example:
         >>> import quabla as qb

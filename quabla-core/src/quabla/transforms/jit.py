@@ -13,7 +13,8 @@ from quabla.transforms.aot import Lowered, lower_call
 from quabla.transforms.explain import Explanation, explanation
 from quabla.transforms.naming import BY_POSITION, parameters
 from quabla.transforms.staging import name_of
-from quabla.transforms.transform import LATER, Transform
+from quabla.transforms.transform import LATER, Transform, call_hint, require_function
+from quabla.typed_repr import typed
 
 __all__ = ["jit"]
 
@@ -137,6 +138,9 @@ def jit(
         kind, fields of a dataclass included, are numbers within `fun`; as part of a result they come back as arrays.
 
     Raises:
+        DtypeError: `fun` is no function, or an option is of another type or names a parameter that `fun` does not have;
+            (when called) an argument or a result is no array or number.
+        TreeError: (when called) the keys of a dict do not sort.
         RetraceLimitError: (when called) more signatures than `max_traces`.
         TracerError: (when called) the function needs the value of a traced array, in an `if`, say.
         UnsupportedOperationError: (when called) the device is not there, or cannot do an operation.
@@ -155,8 +159,11 @@ def jit(
             max_traces=max_traces,
             static_argnames=static_argnames,
         )
+    require_function("jit", fun)
     if device is not None and not isinstance(device, str):
-        raise DtypeError(f"jit: device must be a string such as 'cpu', got {device!r}")
+        raise DtypeError(
+            f"jit: device must be a string such as 'cpu', got {typed(device)}{call_hint('jit', device)}"
+        )
     positions, names = _static(fun, static_argnums, static_argnames)
     if type(max_traces) is not int or max_traces < 1:
         raise DtypeError(f"jit: max_traces must be a positive int, got {max_traces!r}")
@@ -184,6 +191,8 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
                 f"jit: a negative static_argnums {argnums!r} needs to know the parameters of {name_of(fun)}, "
                 "which it does not tell; count from the front"
             )
+        if len(set(numbers)) < len(numbers):
+            raise DtypeError(f"jit: static_argnums {argnums!r} names a parameter twice")
         return tuple(numbers), tuple(names)
     places = [p for p in own if p.kind in BY_POSITION]
     kinds = {p.kind for p in own}
@@ -194,7 +203,10 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
             raise DtypeError(
                 f"jit: static_argnums {i} is out of range: {name_of(fun)} has {len(places)} positional parameters"
             )
-        found[i + len(places) if i < 0 else i] = None
+        place = i + len(places) if i < 0 else i
+        if place in found:
+            raise DtypeError(f"jit: static_argnums {argnums!r} names a parameter twice")
+        found[place] = None
     known = [p.name for p in own]
     for n in names:
         if n not in known and not any_keyword:

@@ -234,8 +234,9 @@ def _within(
 
 def _step(node: Node, program: Program, arrays: Sequence[np.ndarray]) -> str:
     name = node.op.name
-    if name in ("scan", "while") and program is node.params.get("body"):
-        return f"step {int(arrays[0])} of a {name} loop"
+    loop = {"scan": "scan or fori_loop", "while": "while_loop"}.get(name)
+    if loop and program is node.params.get("body"):
+        return f"step {int(arrays[0])} of a {loop}"
     key = next((k for k, v in node.params.items() if v is program), "")
     return f"the {key} branch of {name}" if name == "cond" else name
 

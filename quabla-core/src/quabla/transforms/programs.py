@@ -36,7 +36,7 @@ class Program:
     function like any other: it runs on the CPU, and inside `grad`, `vmap` and `jit` it becomes part of their trace.
 
     Attributes:
-        graph: the graph itself.
+        graph: the nodes, inputs and outputs, without a name: what backends and tools read.
         name: the function that was traced.
         ordered: whether results come as a list, in order; otherwise there is one, and it comes alone.
 
@@ -52,7 +52,12 @@ class Program:
         [2.0, 2.0, 2.0]
     """
 
-    __slots__ = ("_default", "graph", "name", "ordered")
+    __slots__ = {
+        "_default": None,
+        "graph": "The nodes, inputs and outputs, without a name: what backends and tools read.",
+        "name": "The name of the function that was traced.",
+        "ordered": "Whether results come as a list, in order; otherwise there is one, and it comes alone.",
+    }
 
     def __init__(self, graph: ir.Program, name: str, ordered: bool) -> None:
         self.graph, self.name, self.ordered = graph, name, ordered

@@ -206,7 +206,7 @@ def take_apart(
         kwargs = {
             k: _StaticArgument(_hashable(fun, k, v)) if k in static_names else v for k, v in kwargs.items()
         }
-    flat, treedef = tree.flatten((args, kwargs))
+    flat, treedef = _flattened(fun, "takes", (args, kwargs))
     leaves: list[Any] = []
     arrays: list[Any] = []
     converts = _leaves_of(treedef, as_arrays) if as_arrays else ()
@@ -240,6 +240,13 @@ def take_apart(
         leaves.append(leaf.aval)
         arrays.append(leaf)
     return Call(treedef, tuple(leaves), arrays)
+
+
+def _flattened(fun: Any, how: str, value: Any) -> tuple[list[Any], tree.TreeDef]:
+    try:
+        return tree.flatten(value)
+    except tree.TreeError as error:
+        raise tree.TreeError(f"{name_of(fun)} {how} no container of arrays: {error}") from None
 
 
 class _StaticArgument:
@@ -319,7 +326,7 @@ def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], 
     Raises:
         DtypeError: a leaf is neither array nor number.
     """
-    flat, treedef = tree.flatten(value)
+    flat, treedef = _flattened(fun, "returned", value)
     arrays: list[Any] = []
     leaves: list[Any] = []
     for i, leaf in enumerate(flat):

@@ -37,9 +37,11 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
         with open(unfinished, "wb") as file:
             file.write(data)
         os.replace(unfinished, target)
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(unfinished):
             os.unlink(unfinished)
+        if isinstance(error, OSError) and error.filename == unfinished:
+            error.filename = target  # the name that the user knows
         raise
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from quabla import tree
 from quabla.arrays.tracer import LIVE
 from quabla.errors import DtypeError
 from quabla.transforms import dispatch
 from quabla.transforms.cache import cache_for
 from quabla.transforms.staging import Method, a_kind, by_name, name_of
+from quabla.typed_repr import typed
 
-__all__ = ["LATER", "Transform", "normalize_argnums"]
+__all__ = ["LATER", "Transform", "call_hint", "normalize_argnums", "require_function"]
 
 LATER: Any = object()
 """In place of a function: it comes later, as what a decorator with options stands above."""
@@ -45,10 +47,7 @@ class Transform:
         as_arrays: frozenset[int] = frozenset(),
         has_aux: bool = False,
     ) -> None:
-        if not callable(fun):
-            raise DtypeError(
-                f"{getattr(self, 'where', self.kind)}: the first argument must be a function, got {a_kind(fun)}"
-            )
+        require_function(getattr(self, "where", self.kind), fun)
         self.fun = fun
         self.root: Any
         self.chain: tuple[Any, ...]
@@ -104,6 +103,27 @@ def _restored(kind: type[Transform], state: dict[str, Any]) -> Transform:
     return made
 
 
+def require_function(where: str, fun: Any) -> None:
+    """Check that what is to be transformed is a function.
+
+    Raises:
+        DtypeError: it is none.
+    """
+    if not callable(fun):
+        raise DtypeError(
+            f"{where}: the first argument must be a function, got {a_kind(fun)}; pass the function itself, as in "
+            f"quabla.{where}(f)(x)"
+        )
+
+
+def call_hint(where: str, given: Any) -> str:
+    """A hint for who gave the arguments of the function to the transform; "" where `given` holds no number."""
+    leaves = tree.flatten(given)[0]
+    if not any(hasattr(x, "shape") or isinstance(x, float) for x in leaves):
+        return ""
+    return f"; the arguments of the function go to what {where} returns: quabla.{where}(f)(x)"
+
+
 def normalize_argnums(where: str, argnums: Any) -> tuple[tuple[int, ...], bool]:
     """`argnums` as a tuple, and whether it was one int.
 
@@ -113,5 +133,7 @@ def normalize_argnums(where: str, argnums: Any) -> tuple[tuple[int, ...], bool]:
     single = type(argnums) is int
     given = (argnums,) if single else argnums
     if not isinstance(given, (tuple, list)) or not given or any(type(i) is not int for i in given):
-        raise DtypeError(f"{where}: argnums must be an int or a tuple of ints, got {argnums!r}")
+        raise DtypeError(
+            f"{where}: argnums must be an int or a tuple of ints, got {typed(argnums)}{call_hint(where, argnums)}"
+        )
     return tuple(given), single

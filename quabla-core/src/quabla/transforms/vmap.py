@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from quabla import tree
@@ -12,7 +13,9 @@ from quabla.ops.structure import broadcast, permute
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.chunks import batch_chunks, checked_chunk
 from quabla.transforms.staging import Call, as_outputs, name_of, stage, take_apart, target
-from quabla.transforms.transform import Transform
+from quabla.transforms.transform import Transform, call_hint, require_function
+from quabla.tree import TreeError
+from quabla.typed_repr import typed
 
 __all__ = ["vmap"]
 
@@ -28,7 +31,10 @@ def _checked(where: str, axes: Any) -> Any:
     leaves, _ = tree.flatten(axes)
     for leaf in leaves:
         if type(leaf) is not int:
-            raise DtypeError(f"vmap: {where} holds ints and None in tuples, lists and dicts, got {leaf!r}")
+            raise DtypeError(
+                f"vmap: {where} holds ints and None in tuples, lists and dicts, got "
+                f"{typed(leaf)}{call_hint('vmap', leaf)}"
+            )
     return axes
 
 
@@ -39,10 +45,15 @@ class Batched(Transform):
     kind = "vmap"
 
     def __init__(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any, chunk_size: Any) -> None:
+        require_function("vmap", fun)
         if type(in_axes) is not int and not isinstance(in_axes, (tuple, list)):
             raise DtypeError(
                 f"vmap: in_axes must be an int, or a tuple with one entry per argument of {name_of(fun)}, "
-                f"got {in_axes!r}; for one argument that is a container write in_axes=(axes,)"
+                f"got {typed(in_axes)}"
+                + (
+                    call_hint("vmap", in_axes)
+                    or "; for one argument that is a container write in_axes=(axes,)"
+                )
             )
         self.in_axes = _checked("in_axes", in_axes)
         self.out_axes = _checked("out_axes", out_axes)
@@ -82,12 +93,13 @@ class Batched(Transform):
         given = tree.broadcast_prefix(prefix, args_def, "vmap: in_axes") + [0] * kwargs_def.num_leaves
         axes: list[int | None] = []
         seen: list[tuple[int, ShapeDtype, int]] = []
-        for leaf, axis in zip(call.leaves, given, strict=True):
+        for i, (leaf, axis) in enumerate(zip(call.leaves, given, strict=True)):
             if type(leaf) is not ShapeDtype:
-                if axis is not None and type(self.in_axes) is not int:
+                if axis is not None and i < args_def.num_leaves and self._must_be_mapped(call, i):
                     raise DtypeError(
-                        f"vmap: the Python value {leaf!r} cannot be mapped (axis {axis}); use None in in_axes for it, "
-                        "or pass an array"
+                        f"vmap: argument {call.leaf_names(self.root)[i]} of {name_of(self.fun)} is the Python value "
+                        f"{leaf!r}, which is static and cannot be mapped over axis {axis}; write None for it, as in "
+                        f"in_axes={self._with_none(call, given)}, or pass an array with an axis to map"
                     )
                 continue
             if axis is None:
@@ -118,7 +130,30 @@ class Batched(Transform):
             )
         return axes, sizes.pop()
 
+    def _must_be_mapped(self, call: Call, i: int) -> bool:
+        """Whether a static leaf that in_axes gives an axis is a mistake, not an argument that `jit` was told of."""
+        if type(self.in_axes) is not int:
+            return True
+        counts = [child.num_leaves for child in call.treedef.children[0].children]
+        position = next(p for p in range(len(counts)) if i < sum(counts[: p + 1]))
+        return position not in self.static_argnums and type(call.leaves[i].value) in (int, float, bool)
+
+    def _with_none(self, call: Call, given: Sequence[int | None]) -> str:
+        """The in_axes with None in the places of static leaves."""
+        shown, rest = [], iter(zip(call.leaves, given, strict=True))
+        for child in call.treedef.children[0].children:
+            axes = [
+                axis if type(leaf) is ShapeDtype else None
+                for leaf, axis in itertools.islice(rest, child.num_leaves)
+            ]
+            shown.append(repr(axes[0] if len(set(axes)) == 1 else tree.unflatten(child, axes)))
+        return f"({', '.join(shown)}{',' * (len(shown) == 1)})"
+
     def _out_axes(self, result: Any) -> list[int | None]:
+        if result.treedef.kind is tree.LEAF and isinstance(self.out_axes, (tuple, list, dict)):
+            raise TreeError(
+                f"vmap: {name_of(self.fun)} returns one array, so out_axes is one int or None, got {self.out_axes!r}"
+            )
         given = tree.broadcast_prefix(self.out_axes, result.treedef, "vmap: out_axes")
         return [axis for axis, leaf in zip(given, result.leaves, strict=True) if type(leaf) is int]
 
@@ -165,6 +200,8 @@ def vmap(
         fun: a function of arrays and pytrees of arrays, written for one example.
         in_axes: the axis to map over: an int for all arguments, or a tuple with an entry per argument, each an int,
             None (not mapped) or a tree of them that is a prefix of the argument. Negative axes count from the end.
+            A Python number is static and has no axis: it needs None, as in `in_axes=(0, None)`. Arrays passed by
+            keyword are mapped over their first axis, and numbers passed by keyword are the same for all examples.
         out_axes: where the results get the batch axis; an int, None (a result that is the same for all examples), or a
             tree of them that is a prefix of the result.
         chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also in gradients, at
@@ -177,7 +214,9 @@ def vmap(
 
     Raises:
         ShapeError: mapped axes of different sizes, an axis that an argument does not have, or nothing mapped.
-        DtypeError: in_axes or out_axes hold something else than ints and None, or `chunk_size` is no positive int.
+        DtypeError: in_axes or out_axes hold something else than ints and None, a Python number has an axis, or
+            `chunk_size` is no positive int.
+        TreeError: in_axes or out_axes is a tree that is no prefix of the arguments or the result.
 
     Example:
         >>> import quabla as qb
