@@ -48,7 +48,7 @@ def test_numbers_are_numbers_within_and_arrays_in_results(holder: str, number: A
 
     for run in (
         qb.jit(f),
-        qb.vmap(f),
+        qb.vmap(f, in_axes=(HOLDERS[holder](0, None),)),
         lambda h: qb.vjp(lambda x: f(HOLDERS[holder](x, number)), A([1.0, 2.0]))[0],
     ):
         out = run(given)

@@ -341,7 +341,7 @@ def public_name(name: str) -> Any:
     if len(found) == 1:
         return found[0][1]
     if not found:
-        hint = elsewhere.PUBLIC.get(name)
+        hint = elsewhere.ADVICE["quabla"].get(name)
         raise AttributeError(f"module 'quabla' has no attribute {name!r}{f'; {hint}' if hint else ''}")
     both = " and ".join(source.label for source, _ in found)
     raise AttributeError(

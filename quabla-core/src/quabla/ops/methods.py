@@ -383,5 +383,5 @@ for _array in _ARRAYS:
     _install(_shared, _array)
 _install(_members(Refusals, "TraceTensor"), TraceTensor)
 for _array in _ARRAYS:
-    elsewhere.install(_array, elsewhere.ATTRIBUTES)
+    elsewhere.install(_array, elsewhere.ADVICE["array"])
 Array.register(TraceTensor)

@@ -167,4 +167,4 @@ class Adam:
         return new, AdamState(count, first, second)
 
 
-elsewhere.install(Adam, elsewhere.OPTIMIZER)
+elsewhere.install(Adam, elsewhere.ADVICE["optimizer"])

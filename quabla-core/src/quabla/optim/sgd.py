@@ -94,4 +94,4 @@ class SGD:
         return _update(params, grads, self._scalar), ()
 
 
-elsewhere.install(SGD, elsewhere.OPTIMIZER)
+elsewhere.install(SGD, elsewhere.ADVICE["optimizer"])
