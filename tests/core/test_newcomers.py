@@ -94,6 +94,21 @@ MISTAKES: dict[str, tuple[F, type[Exception], tuple[str, ...]]] = {
         ("while_loop", "cond_fun(carry, *operands)", "takes 0"),
     ),
     # anybody
+    "branch": (
+        lambda: qb.cond(True, lambda: 1.0, lambda: 2.0, X), qb.DtypeError, ("cond", "true_fun(*operands)", "takes 0"),
+    ),
+    "traced_branch": (
+        lambda: qb.jit(lambda x: qb.cond(x[0] > 0.0, total, lambda: 2.0, x))(X), qb.DtypeError,
+        ("cond", "false_fun(*operands)", "takes 0"),
+    ),
+    "step_without_return": (
+        lambda: qb.fori_loop(0, 3, lambda i, c: None, X), qb.ShapeError, ("one array", "None", "return statement"),
+    ),
+    "scan_without_return": (
+        lambda: qb.scan(lambda c, x: None, 0.0, X), qb.DtypeError, ("pair (carry, result)", "return statement"),
+    ),
+    "function_after_the_tree": (lambda: qb.tree.map(X, total), qb.QuablaError, ("map", "first argument", "function")),
+    "dtype_by_name": (lambda: qb.dtype("float64"), TypeError, ("dtype", "'float64'", "quabla.float64")),
     "function_called": (lambda: qb.jit(qb.sin(X)), qb.DtypeError, ("jit", "float64[3]", "quabla.jit(f)(x)")),
     "arguments_swapped": (lambda: qb.vmap(X, total), qb.DtypeError, ("vmap", "first argument must be a function")),
     "grad_swapped": (lambda: qb.grad(X, total), qb.DtypeError, ("grad", "first argument must be a function")),

@@ -28,7 +28,12 @@ class dtype:  # noqa: N801 - the public name follows NumPy
 
     __slots__ = ("itemsize", "kind", "name", "numpy")
 
-    def __init__(self, name: str, numpy: Any) -> None:
+    def __init__(self, name: str, numpy: Any = None) -> None:
+        if numpy is None:
+            raise TypeError(
+                f"dtype: cannot make one of {name!r}; use quabla.float64, float32, bool_ or int64, or a string where a "
+                "dtype is wanted, as in quabla.zeros(3, 'float32')"
+            )
         self.name = name
         self.numpy = np.dtype(numpy)
         self.itemsize = self.numpy.itemsize

@@ -352,13 +352,17 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         A tree of what `f` returned.
 
     Raises:
-        TreeError: a tree of `rest` has another structure; the message lists where.
+        TreeError: `f` is no function, or a tree of `rest` has another structure; the message lists where.
 
     Example:
         >>> import quabla as qb
         >>> qb.tree.map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
         {'a': 11, 'b': [22]}
     """
+    if not callable(f):
+        raise TreeError(
+            f"map: the first argument must be a function, got {typed(f)}; the trees come after it"
+        )
     leaves, treedef = flatten(tree)
     columns = [leaves]
     for i, other in enumerate(rest):
@@ -558,8 +562,8 @@ def _compare(a: Any, b: Any, path: Path, lines: list[str]) -> None:
             if a[1] is None:
                 lines.append(f"  {at}: expected {len(ours)} elements, got {len(theirs)}")
             else:
-                parts = [f"missing {_listed(missing)}"] * bool(missing)
-                parts += [f"extra {_listed(extra)}"] * bool(extra)
+                parts = [f"missing {', '.join([repr(n) for n in missing])}"] * bool(missing)
+                parts += [f"extra {', '.join([repr(n) for n in extra])}"] * bool(extra)
                 lines.append(f"  {at}: keys {' and '.join(parts)}")
         elif a[1] != b[1]:
             lines.append(f"  {at}: the default factories differ")
@@ -569,10 +573,6 @@ def _compare(a: Any, b: Any, path: Path, lines: list[str]) -> None:
                 _compare(mine[name], other[name], (*path, str(name)), lines)
         return
     lines.append(f"  {at}: expected {_described(a)}, got {_described(b)}")
-
-
-def _listed(keys: Iterable[Any]) -> str:
-    return ", ".join([repr(k) for k in keys])
 
 
 def _described(spec: Any) -> str:

@@ -130,7 +130,7 @@ def same_structure(where: str, fun: Any, carry: Carry, result: Any) -> None:
     if result != carry.treedef:
         raise ShapeError(
             f"{where}: {name_of(fun)} must return a carry of the structure that it takes, {carry.treedef.shown()}; it "
-            f"returned {result.shown()}"
+            f"returned {'None (is its return statement missing?)' if result.kind is type(None) else result.shown()}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from quabla.arrays.tensor import Tensor
 from quabla.arrays.tracer import bind, trace
 from quabla.control.derive import committed
 from quabla.control.regions import (
+    called,
     evaluate,
     functions,
     mapped,
@@ -187,12 +189,16 @@ cond_op = define(
 )
 
 
-def _taken(branch: Callable[..., Any], operands: Sequence[Any]) -> Any:
+def _taken(name: str, branch: Callable[..., Any], operands: Sequence[Any]) -> Any:
     """The result of a branch that is known to be taken: numbers have become arrays, as within a trace."""
     return tree.map(
         lambda x: operand(x, "cond") if isinstance(x, _NUMERIC) else x,
-        branch(*operands),
+        called("cond", f"{name}(*operands)", branch, *operands),
     )
+
+
+def _chosen(pred: bool, true_fun: Any, false_fun: Any) -> tuple[str, Any]:
+    return ("true_fun", true_fun) if pred else ("false_fun", false_fun)
 
 
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
@@ -223,7 +229,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     """
     functions("cond", true_fun=true_fun, false_fun=false_fun)
     if type(pred) is bool:
-        return _taken(true_fun if pred else false_fun, operands)
+        return _taken(*_chosen(pred, true_fun, false_fun), operands)
     if type(pred) in (int, float):
         raise DtypeError(
             f"cond: the predicate must be bool, got the number {pred!r}; compare it, as in pred != 0.0"
@@ -239,11 +245,16 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
             "elementwise with quabla.where, or map cond with quabla.vmap"
         )
     if type(p) is Tensor:
-        return _taken(true_fun if p.numpy().item() else false_fun, operands)
+        return _taken(*_chosen(p.numpy().item(), true_fun, false_fun), operands)
     call = take_apart(true_fun, operands, {})
     yes, no = (
-        stage(fun, call, split=lambda value, fun=fun: results(fun, value), region=True)  # type: ignore[misc]
-        for fun in (true_fun, false_fun)
+        stage(
+            partial(called, "cond", f"{name}(*operands)", fun),
+            call,
+            split=lambda value, fun=fun: results(fun, value),  # type: ignore[misc]
+            region=True,
+        )
+        for name, fun in (("true_fun", true_fun), ("false_fun", false_fun))
     )
     (true, false), captures = merge_captures((yes, no))
     avals = same_result(

@@ -74,6 +74,10 @@ def _few(where: str, steps: int) -> None:
         raise ShapeError(f"{where}: {steps} steps are more than a loop can count")
 
 
+def _returned(out: Any) -> str:
+    return "None (is its return statement missing?)" if out is None else typed(out)
+
+
 def _index(i: Any) -> Any:
     """The number of a step as a user sees it: a scalar that adopts the dtype of what it meets."""
     return cast(i, float64, weak=True)
@@ -101,7 +105,7 @@ def _stage_step(fun: Callable[..., Any], carry: Carry, arguments: Any, where: st
             out = called(where, _SCAN, fun, state, shown(i) if x is None else x, *ops)
             if not (isinstance(out, (tuple, list)) and len(out) == 2):
                 raise DtypeError(
-                    f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {typed(out)}"
+                    f"{where}: {name_of(fun)} must return a pair (carry, result), it returned {_returned(out)}"
                 )
             return out[0], out[1]
 
@@ -339,7 +343,7 @@ def _unrolled(
         out = called("scan", _SCAN, f, carry, x, *operands)
         if not (isinstance(out, (tuple, list)) and len(out) == 2):
             raise DtypeError(
-                f"scan: {name_of(f)} must return a pair (carry, result), it returned {typed(out)}"
+                f"scan: {name_of(f)} must return a pair (carry, result), it returned {_returned(out)}"
             )
         carry = keep("scan", f, carry, out[0])
         ys.append(results(f, out[1]))
