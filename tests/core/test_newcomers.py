@@ -325,7 +325,18 @@ def test_types_that_came_from_numbers_are_shown_like_others() -> None:
         text = message(qb.DtypeError, f)
         tells(text, "float64[]", "bool[]")
         assert "~" not in text
-    assert repr(qb.argmax(X).aval) == "~float64[]"
+    weak = qb.argmax(X)
+    assert repr(weak.aval) == "~float64[]"
+    f = qb.jit(lambda x: x, max_traces=1)
+    f({"a": weak})
+    text = message(qb.RetraceLimitError, lambda: f({"a": weak.astype(qb.float64)}))
+    tells(
+        text,
+        "{'a': float64[] from Python numbers}",
+        "{'a': float64[]}",
+        "x/a sometimes came from Python numbers alone",
+    )
+    assert "~" not in text and "~" not in str(f.explain())
 
 
 def test_a_function_of_one_result_has_one_out_axis() -> None:

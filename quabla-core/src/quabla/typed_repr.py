@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from typing import Any
 
-__all__ = ["typed"]
+__all__ = ["Words", "typed"]
 
 
 class _Types(reprlib.Repr):
@@ -25,3 +25,10 @@ class _Types(reprlib.Repr):
 
 
 typed = _Types().repr
+
+
+class Words(str):
+    """Text that stands without quotes in what a container prints."""
+
+    __slots__ = ()
+    __repr__ = str.__str__

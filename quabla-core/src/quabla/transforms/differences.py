@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from quabla import tree
 from quabla.shapes import ShapeDtype
 from quabla.transforms.naming import argument_names
-from quabla.transforms.staging import Call, Static
+from quabla.transforms.staging import Call, Static, in_words
 
 __all__ = ["Change", "Part", "changes", "nearest", "reason", "suggestions"]
 
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     how: str = ""
 
     def __str__(self) -> str:
-        return repr(tree.unflatten(self.treedef, self.leaves))
+        return repr(tree.unflatten(self.treedef, [in_words(leaf) for leaf in self.leaves]))
 
     def children(self) -> dict[Any, Part]:
         """What it holds, by key, position or name of the field."""
@@ -145,7 +145,7 @@ def _leaf(before: Any, after: Any) -> str:
     if isinstance(before, ShapeDtype) and isinstance(after, ShapeDtype):
         if (before.shape, before.dtype) == (after.shape, after.dtype):
             weak, strong = "comes from Python numbers alone", "does not come from Python numbers alone"
-            return f"{after!r} {weak if after.weak else strong}, unlike before"
+            return f"{after} {weak if after.weak else strong}, unlike before"
         what = (
             "shape"
             if before.dtype is after.dtype
@@ -153,8 +153,8 @@ def _leaf(before: Any, after: Any) -> str:
             if before.shape == after.shape
             else "shape and dtype"
         )
-        return f"{before!r} became {after!r}, another {what}"
-    return f"{before!r} became {after!r}"
+        return f"{before} became {after}, another {what}"
+    return f"{in_words(before)} became {in_words(after)}"
 
 
 def _is_number(leaf: Any) -> bool:

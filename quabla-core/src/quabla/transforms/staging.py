@@ -26,6 +26,7 @@ from quabla.ir.program import Program
 from quabla.shapes import ShapeDtype
 from quabla.transforms.forward import replay
 from quabla.transforms.naming import leaf_names
+from quabla.typed_repr import Words
 
 __all__ = [
     "Call",
@@ -35,6 +36,7 @@ __all__ = [
     "a_kind",
     "as_outputs",
     "by_name",
+    "in_words",
     "inline",
     "name_of",
     "stage",
@@ -103,7 +105,7 @@ class Call:
 
     def shown(self) -> str:
         """The signature for messages, as in "(float64[3], n=2)"."""
-        args, kwargs = tree.unflatten(self.treedef, list(self.leaves))
+        args, kwargs = tree.unflatten(self.treedef, [in_words(leaf) for leaf in self.leaves])
         return f"({', '.join([repr(a) for a in args] + [f'{k}={v!r}' for k, v in kwargs.items()])})"
 
     def put_together(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -247,6 +249,13 @@ def _flattened(fun: Any, how: str, value: Any) -> tuple[list[Any], tree.TreeDef]
         return tree.flatten(value)
     except tree.TreeError as error:
         raise tree.TreeError(f"{name_of(fun)} {how} no container of arrays: {error}") from None
+
+
+def in_words(leaf: Any) -> Any:
+    """A leaf of a signature for messages: what prints as "float64[3]" or "float64[] from Python numbers"."""
+    if type(leaf) is not ShapeDtype:
+        return leaf
+    return Words(f"{leaf} from Python numbers" if leaf.weak else leaf)
 
 
 class _StaticArgument:
