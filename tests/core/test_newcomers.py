@@ -235,6 +235,8 @@ def test_hints_are_of_names_that_are_there() -> None:
     for kind in (qb.Tensor, qb.TensorView, qb.TraceTensor):
         for name in elsewhere.ADVICE["array"]:
             assert not hasattr(kind, name)
+    assert not set(dir(X)) & set(elsewhere.ADVICE["array"]) and {"sum", "shape", "T"} < set(dir(X))
+    assert not {"step", "zero_grad"} & set(dir(qb.optim.Adam())) and "update" in dir(qb.optim.Adam())
     assert not [name for name in elsewhere.ADVICE["quabla"] if hasattr(qb, name)]
     for hint in itertools.chain(*(table.values() for table in elsewhere.ADVICE.values())):
         for part in hint.replace(",", " ").replace(";", " ").split():

@@ -113,3 +113,9 @@ def install(kind: type, names: Mapping[str, str]) -> None:
     for name, hint in names.items():
         if not hasattr(kind, name):
             setattr(kind, name, Elsewhere(name, hint))
+
+    def listed(self: Any) -> list[str]:
+        return [name for name in object.__dir__(self) if name not in names]
+
+    listed.__name__, listed.__qualname__ = "__dir__", f"{kind.__name__}.__dir__"
+    type.__setattr__(kind, "__dir__", listed)
