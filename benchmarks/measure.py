@@ -18,7 +18,7 @@ from typing import Any
 
 from frameworks import FRAMEWORKS
 from others import OTHERS
-from workloads import WORKLOADS, pinn1d_function, pinn1d_loss
+from workloads import WORKLOADS, pinn1d_loss
 
 
 def steady(call: Callable[[], Any], seconds: float) -> float:
@@ -71,7 +71,6 @@ def tracing(name: str, fw: Any, seconds: float) -> float:
         from quabla.transforms.staging import stage, take_apart
 
         def trace() -> int:
-            both = fw.value_and_grad(pinn1d_function(fw))  # likewise
             return len(stage(both, take_apart(both, (params, x), {})).program.nodes)
 
     nodes = trace()

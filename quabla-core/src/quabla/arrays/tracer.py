@@ -29,13 +29,11 @@ __all__ = [
     "TraceTensor",
     "bind",
     "constant_op",
-    "ended",
     "frames",
     "full_op",
     "full_value",
     "innermost",
     "recording_in",
-    "taking_notes",
     "trace",
     "watched",
 ]
@@ -196,11 +194,6 @@ def recording_in(new_nodes: Callable[[], list[Node]]) -> Iterator[None]:
         _stack.new_nodes = before
 
 
-def taking_notes() -> bool:
-    """Whether somebody takes notes of what this thread records (`recording_in`)."""
-    return _stack.new_nodes is not list
-
-
 def full_value(x: Any) -> Any:
     """The element of a traced constant whose elements are all equal; None for any other value."""
     if type(x) is TraceTensor and x.node is not None and x.node.op is full_op:
@@ -223,10 +216,6 @@ def watched(op: Op, operands: Sequence[np.ndarray], params: dict[str, Any], resu
         for watch in WATCHES:
             watch(op, operands, params, results)
 
-
-ended = Frame(0)
-"""The frame of values whose own frame nobody needs any more: it has ended, too."""
-ended.live = ended.open = False
 
 LIVE: list[Frame] = []  # the traces in progress in all threads; empty most of the time
 

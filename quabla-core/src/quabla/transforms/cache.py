@@ -14,25 +14,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-__all__ = ["Known", "SignatureCache", "cache_for"]
-
-
-class Known:
-    """What is known of a function, whatever is applied to it, so that traces of it may be used again (`reuse.py`).
-
-    Attributes:
-        reads: what it reads besides its arguments, when it was looked at last; None if it was not, or has changed.
-        version: counts how often it has changed: traces of an earlier version are of no use.
-        looks: counts how often it was looked at, and found to be as known.
-        keeps: whether its traces are kept: what it reads can be told.
-    """
-
-    __slots__ = ("keeps", "looks", "reads", "version")
-
-    def __init__(self) -> None:
-        self.reads: Any = None
-        self.version = self.looks = 0
-        self.keeps = True
+__all__ = ["SignatureCache", "cache_for"]
 
 
 class SignatureCache:
@@ -40,37 +22,26 @@ class SignatureCache:
 
     Attributes:
         entries: signature -> what was compiled for it, in the order of compilation.
-        known: what is known of the function.
-        staged: the version of the function, and signature -> what the function beneath the outermost transform was
-            traced to.
         guard: the short way in for the signature compiled last, called as `guard(transform, args, kwargs)`.
         lock: held while tracing and compiling, so that threads that arrive together compile once.
         warned: whether it was said that the device computes float64 in float32.
     """
 
-    __slots__ = ("__weakref__", "entries", "guard", "known", "lock", "staged", "warned")
+    __slots__ = ("__weakref__", "entries", "guard", "lock", "warned")
 
-    def __init__(self, guard: Callable[..., Any], known: Known) -> None:
+    def __init__(self, guard: Callable[..., Any]) -> None:
         self.entries: dict[Any, Any] = {}
-        self.known = known
-        self.staged: tuple[int, dict[Any, Any]] = (0, {})
         self.guard = guard
         self.lock = threading.RLock()
         self.warned = False
         _all.add(self)
-
-    def traces_of(self, version: int) -> dict[Any, Any]:
-        """The traces of this version of the function."""
-        if self.staged[0] != version:
-            self.staged = (version, {})
-        return self.staged[1]
 
 
 _all: weakref.WeakSet[SignatureCache] = weakref.WeakSet()
 
 
 _first_guard: Callable[..., Any]
-_by_root: dict[int, tuple[Any, dict[Any, SignatureCache], Known]] = {}
+_by_root: dict[int, tuple[Any, dict[Any, SignatureCache]]] = {}
 # Reentrant: while it is held, a collection may run a finalizer that makes a transform.
 _lock = threading.RLock()
 
@@ -91,24 +62,24 @@ def cache_for(root: Any, chain: Any) -> SignatureCache:
     try:
         hash(chain)
     except TypeError:
-        return SignatureCache(_first_guard, Known())
+        return SignatureCache(_first_guard)
     if _has_state(root):
-        return SignatureCache(_first_guard, Known())
+        return SignatureCache(_first_guard)
     key = id(root)
     with _lock:
         found = _by_root.get(key)
         if found is not None and found[0]() is root:
-            chains, known = found[1:]
+            chains = found[1]
         else:
             try:
                 ref = weakref.ref(root, partial(_forget, key))
             except TypeError:
-                return SignatureCache(_first_guard, Known())
-            chains, known = {}, Known()
-            _by_root[key] = (ref, chains, known)
+                return SignatureCache(_first_guard)
+            chains = {}
+            _by_root[key] = (ref, chains)
         cache = chains.get(chain)
         if cache is None:
-            cache = chains[chain] = SignatureCache(_first_guard, known)
+            cache = chains[chain] = SignatureCache(_first_guard)
         return cache
 
 

@@ -18,9 +18,8 @@ from quabla.transforms.auxiliary import Parts, a_result, as_pair, take_parts
 from quabla.transforms.direction import forwards
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.naming import Described, argument_names
-from quabla.transforms.reuse import stage_beneath
 from quabla.transforms.reverse import vjp_values
-from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, take_apart, target
+from quabla.transforms.staging import Result, a_kind, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import LATER, Transform, normalize_argnums, require_function
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
@@ -105,7 +104,7 @@ class Gradient(Transform):
             arrays, result = as_outputs(self.fun, aux, passing=True)
             return [loss, *arrays], result
 
-        staged = stage_beneath(self, call, split)
+        staged = stage(self.fun, call, split=split)
         frame = target(call.arrays, staged.captures)
         at = call.positions()
         wanted = [p in picked for p in at] + [False] * len(staged.captures)
@@ -316,7 +315,7 @@ class Forward(Transform, Described):
         n = self.count
         call = take_apart(self.fun, args[:n], {}, self.as_arrays)
         tangents = _match("jvp", "tangent", args[n:], call.treedef.children[0], call.avals)
-        staged = stage_beneath(self, call, lambda v: take_parts("jvp", self.fun, v, self.has_aux))
+        staged = stage(self.fun, call, split=lambda v: take_parts("jvp", self.fun, v, self.has_aux))
         parts: Parts = staged.result
         frame = target([*call.arrays, *[t for t in tangents if t is not None]], staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
@@ -414,7 +413,7 @@ class Pullback(Transform, Described):
         def split(value: Any) -> tuple[list[Any], Result]:
             return as_outputs(self.fun, as_pair(self.kind, self.fun, value)[0] if self.has_aux else value)
 
-        staged = stage_beneath(self, call, split)
+        staged = stage(self.fun, call, split=split)
         cotangents = _match(
             "vjp",
             "cotangent",

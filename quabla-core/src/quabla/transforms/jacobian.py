@@ -25,9 +25,8 @@ from quabla.transforms.chunks import checked_chunk, even, over_chunks, rows
 from quabla.transforms.derivatives import Gradient, select_arguments
 from quabla.transforms.direction import require_linear_rules
 from quabla.transforms.forward import jvp_values
-from quabla.transforms.reuse import stage_beneath
 from quabla.transforms.reverse import vjp_values
-from quabla.transforms.staging import Call, take_apart, target
+from quabla.transforms.staging import Call, stage, take_apart, target
 from quabla.transforms.transform import LATER, Transform, normalize_argnums, require_function
 
 __all__ = ["hessian", "jacobian"]
@@ -67,7 +66,7 @@ class Jacobian(Transform):
         named = self.fun if self.where == self.kind else self.root
         picked = select_arguments(self.where, named, self.argnums, len(args))
         call = take_apart(self.fun, args, kwargs, self.as_arrays | set(picked), within=True)
-        staged = stage_beneath(self, call, lambda v: take_parts(self.where, named, v, self.has_aux))
+        staged = stage(self.fun, call, split=lambda v: take_parts(self.where, named, v, self.has_aux))
         parts: Parts = staged.result
         frame = target(call.arrays, staged.captures)
         primals = [frame.lift(x) for x in (*call.arrays, *staged.captures)]

@@ -211,18 +211,12 @@ def take_apart(
     flat, treedef = _flattened(fun, "takes", (args, kwargs))
     leaves: list[Any] = []
     arrays: list[Any] = []
-    converts: Collection[int] | None = (
-        None if as_arrays else ()
-    )  # looked up for the first leaf that is no array
+    converts = _leaves_of(treedef, as_arrays) if as_arrays else ()
     for i, leaf in enumerate(flat):
         kind = type(leaf)
         if kind is Tensor or kind is TraceTensor:
-            leaves.append(leaf.aval)
-            arrays.append(leaf)
-            continue
-        if converts is None:
-            converts = _leaves_of(treedef, as_arrays)
-        if kind in _NUMBERS:
+            pass
+        elif kind in _NUMBERS:
             if kind is int and not -_LARGEST <= leaf <= _LARGEST:
                 name = leaf_names(fun, treedef, places)[i]
                 raise DtypeError(

@@ -12,8 +12,7 @@ from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import broadcast, permute
 from quabla.shapes import ShapeDtype, aval_of
 from quabla.transforms.chunks import batch_chunks, checked_chunk
-from quabla.transforms.reuse import stage_beneath
-from quabla.transforms.staging import Call, as_outputs, name_of, take_apart, target
+from quabla.transforms.staging import Call, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import Transform, call_hint, require_function
 from quabla.tree import TreeError
 from quabla.typed_repr import typed
@@ -67,7 +66,7 @@ class Batched(Transform):
         axes, size = self._mapped_axes(call)
         inner = [_less(a, axis) for a, axis in zip(call.avals, axes, strict=True)]
         one = Call(call.treedef, _with_avals(call.leaves, inner), [])
-        staged = stage_beneath(self, one, lambda value: as_outputs(self.fun, value, self.passing))
+        staged = stage(self.fun, one, split=lambda value: as_outputs(self.fun, value, self.passing))
         frame = target(call.arrays, staged.captures)
         values = [frame.lift(x) for x in (*call.arrays, *staged.captures)]
         all_axes = [*axes, *[None] * len(staged.captures)]
