@@ -91,7 +91,13 @@ def test_the_picture_goes_where_it_is_told_and_the_bar_shows_how_far_it_is(tmp_p
 @needs_viz
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_an_interrupt_stops_early_and_still_draws(tmp_path: Path) -> None:
-    with start("pinn_poisson.py", tmp_path, "--steps=1000000000") as process:
+    # Where a shell runs the tests in the background, it has interrupts ignored, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        started = start("pinn_poisson.py", tmp_path, "--steps=1000000000")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as process:
         assert process.stderr is not None
         seen = ""
         while "loss" not in seen:  # it trains
