@@ -50,3 +50,49 @@ def test_values_of_numbers() -> None:
     carry, ys = qb.scan(lambda c, i: (c + 1, c), 0, length=3)
     assert carry.item() == 3.0 and ys.tolist() == [0.0, 1.0, 2.0]
     assert qb.cond(True, lambda: (1, "label", None), lambda: 2)[1:] == ("label", None)
+
+
+def test_a_known_predicate_calls_one_branch() -> None:
+    def refuse() -> Any:
+        raise AssertionError("the other branch was called")
+
+    x = qb.array(2.0)
+    assert qb.cond(x > 0.0, lambda: x, refuse).item() == qb.cond(False, refuse, lambda: x).item() == 2.0
+    assert qb.jit(lambda z: qb.cond(x > 0.0, lambda: z, refuse))(x).item() == 2.0
+    factorial = lambda n: qb.cond(n < 1.5, lambda: 1.0, lambda: n * factorial(n - 1.0))
+    assert factorial(qb.array(5.0)).item() == 120.0
+
+
+@pytest.mark.parametrize("number", [1, 1.5])
+def test_a_number_of_a_branch_adopts_the_dtype_that_it_meets(number: Any) -> None:
+    x = qb.array([2.0, 3.0], F32)
+    f = lambda x: qb.cond(x[0] > 0.0, lambda: number, lambda: x[0])
+    assert f(x).dtype is qb.float64 and qb.jit(f)(x).dtype is F32
+    for g in (lambda x: f(x) * x, lambda x: x + f(x)):
+        assert g(x).dtype is qb.jit(g)(x).dtype is F32
+        np.testing.assert_array_equal(g(x).numpy(), qb.jit(g)(x).numpy())
+
+
+STRUCTURES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "more": (lambda c: c, lambda c: (c, c)),
+    "fewer": (lambda c: (c, c), lambda c: c),
+    "nothing": (lambda c: c, lambda c: None),
+    "something": (lambda c: None, lambda c: c),
+    "other_keys": (lambda c: {"a": c}, lambda c: {"b": c}),
+    "other_kind": (lambda c: (c, c), lambda c: [c, c]),
+}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_steps_of_a_scan_return_one_structure(name: str, unroll: bool, reverse: bool) -> None:
+    def loop(init: Any) -> Any:
+        steps = iter(STRUCTURES[name])
+        return qb.scan(lambda c, i: (c, next(steps)(c)), init, length=2, unroll=unroll, reverse=reverse)
+
+    with pytest.raises(qb.ShapeError, match=r"scan: .* must return results of one structure"):
+        loop(1.0)
+    if unroll:
+        with pytest.raises(qb.ShapeError, match=r"scan: .* must return results of one structure"):
+            qb.jit(loop)(1.0 * qb.ones(2))

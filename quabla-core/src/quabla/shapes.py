@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from quabla.dtypes import as_dtype, dtype, float64
 from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.typed_repr import typed
@@ -20,7 +22,9 @@ __all__ = [
     "broadcast_shapes",
     "normalize_axes",
     "normalize_axis",
+    "number",
     "whole",
+    "wholes",
 ]
 
 Shape = tuple[int, ...]
@@ -101,9 +105,37 @@ def whole(n: Any) -> int:
     Raises:
         TypeError: it is no integer.
     """
-    if isinstance(n, bool):
+    if isinstance(n, (bool, np.bool_)):
         raise TypeError("a bool is not an integer")
     return operator.index(n)
+
+
+def number(x: Any) -> int | float:
+    """An int or float of Python or NumPy as one of Python; a truth value is none.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(x, (int, float)) and not isinstance(x, (bool, np.generic)):
+        return x
+    if isinstance(x, (np.integer, np.floating)):
+        return x.item()
+    raise TypeError(f"a {type(x).__name__} is no number")
+
+
+def wholes(given: Any, kinds: tuple[type[Iterable[Any]], ...] = (tuple, list)) -> tuple[Shape, bool]:
+    """One integer or several of them as a tuple of ints, and whether it was one.
+
+    Args:
+        given: an integer, or a container of integers.
+        kinds: the classes of containers.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(given, kinds):
+        return tuple([whole(n) for n in given]), False
+    return (whole(given),), True
 
 
 def as_shape(shape: Any, where: str) -> Shape:

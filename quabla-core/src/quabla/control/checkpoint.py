@@ -24,7 +24,7 @@ from quabla.ops.elementwise import exp, mul, sin
 from quabla.ops.limits import conceal, has_root, looks_around
 from quabla.ops.masks import with_masks
 from quabla.ops.structure import lead, zeros_like
-from quabla.shapes import aval_of
+from quabla.shapes import aval_of, wholes
 from quabla.transforms.batch import batch_values
 from quabla.transforms.forward import jvp_values, replay
 from quabla.transforms.reverse import vjp_values
@@ -164,14 +164,13 @@ def checkpoint(fun: Callable[..., Any], *, static_argnums: int | Collection[int]
         1.0
     """
     functions("checkpoint", fun=fun)
-    static = (static_argnums,) if type(static_argnums) is int else static_argnums
-    if not isinstance(static, tuple | list | set | frozenset | range) or any(
-        type(i) is not int for i in static
-    ):
+    try:
+        static, _ = wholes(static_argnums, (tuple, list, set, frozenset, range))
+    except TypeError:
         raise DtypeError(
             f"checkpoint: static_argnums must be an int or several of them, got {static_argnums!r:.80}"
-        )
-    return Checkpointed(fun, tuple(static))
+        ) from None
+    return Checkpointed(fun, static)
 
 
 @final

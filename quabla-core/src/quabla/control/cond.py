@@ -208,6 +208,12 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     examples that take it, so nothing of a branch reaches an example that does not take it: no NaN, no endless loop, in
     values or in derivatives.
 
+    Where `pred` is known, because it is a Python bool or an array that is not traced, this is a call of one branch. The
+    other is neither called nor traced, so it may recurse, be slow or have effects, and the two are not compared: errors
+    for branches that differ come where `pred` is traced, as under `jit`, `grad` and `vmap`. A Python number that a
+    branch returns becomes a float64 (or bool) array that adopts the dtype of what it meets; where `pred` is traced it
+    has adopted that of the other branch: of `1.0` and a float32 array either is float32.
+
     Args:
         pred: a bool scalar: array of shape `()` or Python bool.
         true_fun: a function of the operands; it may close over traced values.
@@ -218,8 +224,8 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
         The result of the branch taken.
 
     Raises:
-        DtypeError: `pred` is not bool, or the branches return different dtypes.
-        ShapeError: `pred` is not a scalar, or the branches return different structures or shapes.
+        DtypeError: `pred` is not bool, or it is traced and the branches return different dtypes.
+        ShapeError: `pred` is not a scalar, or it is traced and the branches return different structures or shapes.
 
     Example:
         >>> import quabla as qb

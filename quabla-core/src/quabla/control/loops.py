@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from quabla.ops.elementwise import add, stop_gradient, sub
 from quabla.ops.index import getitem
 from quabla.ops.shape import flip, stack
 from quabla.ops.structure import cast
-from quabla.shapes import ShapeDtype, aval_of
+from quabla.shapes import ShapeDtype, aval_of, whole
 from quabla.transforms.staging import inline, name_of, stage, take_apart
 from quabla.typed_repr import typed
 
@@ -57,7 +56,7 @@ def _count(where: str, name: str, n: Any) -> int:
             raise DtypeError(f"{where}: {name} must be a whole number, got {value!r}")
         return int(value)
     try:
-        return operator.index(n)
+        return whole(n)
     except TypeError:
         raise DtypeError(f"{where}: {name} must be an int, got a {type(n).__name__}") from None
 
@@ -277,7 +276,7 @@ def scan(
     Raises:
         DtypeError: `f` returns no pair, or changes a dtype of the carry, or `operands` is no tuple.
         ShapeError: `length` is below 1 or does not fit `xs`, `xs` has no leading axis, or `f` changes the structure or
-            a shape of the carry.
+            a shape of the carry, or steps that run one by one return results of different structures.
 
     Example:
         >>> import quabla as qb
@@ -290,7 +289,7 @@ def scan(
     functions("scan", f=f)
     operands, unroll = further("scan", operands), flag("scan", "unroll", unroll)
     reverse = flag("scan", "reverse", reverse)
-    if type(xs) is int and length is None:
+    if length is None and isinstance(xs, (int, np.integer)) and not isinstance(xs, bool):
         raise DtypeError("scan: the third argument is xs; give the number of steps as length=...")
     slices = take_apart(f, (xs,), {}, places=(1,))
     steps = _length(f, slices, length)
@@ -336,7 +335,8 @@ def _length(f: Any, slices: Any, length: Any) -> int:
 def _unrolled(
     f: Any, init: Any, slices: Any, xs: Any, length: int, operands: Sequence[Any], unroll: bool, reverse: bool
 ) -> Any:
-    carry, ys = begin("scan", init), []
+    carry = begin("scan", init)
+    ys: list[tuple[list[Any], Any]] = []
     for i in reversed(range(length)) if reverse else range(length):
         index = i if unroll else _concrete_index(i)
         x = index if xs is None else slices.put_together([getitem(a, i) for a in slices.arrays])[0][0]
@@ -346,7 +346,13 @@ def _unrolled(
                 f"scan: {name_of(f)} must return a pair (carry, result), it returned {_returned(out)}"
             )
         carry = keep("scan", f, carry, out[0])
-        ys.append(results(f, out[1]))
+        y = results(f, out[1])
+        if ys and y[1].treedef != ys[0][1].treedef:
+            raise ShapeError(
+                f"scan: {name_of(f)} must return results of one structure, it returned {ys[0][1].treedef.shown()} in "
+                f"one step and {y[1].treedef.shown()} in another"
+            )
+        ys.append(y)
     if reverse:
         ys.reverse()
     stacked = [stack([arrays[j] for arrays, _ in ys]) for j in range(len(ys[0][0]))]

@@ -15,10 +15,11 @@ from quabla.errors import DtypeError, ShapeError, TracerError, UnsupportedOperat
 from quabla.ir.program import Program
 from quabla.ops.apply import operand
 from quabla.ops.structure import broadcast, cast, lead, sum_over
-from quabla.shapes import ShapeDtype, aval_of
+from quabla.shapes import ShapeDtype, aval_of, wholes
 from quabla.transforms.batch import batch_values
 from quabla.transforms.linearity import transposable
 from quabla.transforms.staging import Staged, a_kind, by_name, name_of
+from quabla.typed_repr import typed
 
 __all__ = ["Custom", "Rule", "agreeing", "mirrored", "require_constant", "whole_batch"]
 
@@ -143,9 +144,12 @@ def require_constant(where: str, rule: Rule, moving: Sequence[bool], what: str) 
 
 
 def _positions(where: str, nondiff_argnums: Any) -> tuple[int, ...]:
-    given = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-    if any(type(i) is not int or i < 0 for i in given):
-        raise DtypeError(f"{where}: nondiff_argnums must be non-negative ints, got {nondiff_argnums!r}")
+    try:
+        given, _ = wholes(nondiff_argnums, (tuple, list, set, frozenset, range))
+    except TypeError:
+        given = (-1,)
+    if any(i < 0 for i in given):
+        raise DtypeError(f"{where}: nondiff_argnums must be non-negative ints, got {typed(nondiff_argnums)}")
     return given
 
 

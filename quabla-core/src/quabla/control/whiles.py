@@ -16,8 +16,9 @@ from quabla.dtypes import bool_
 from quabla.errors import DtypeError, ShapeError, TracerError
 from quabla.ir.program import Program
 from quabla.ops.apply import operand
-from quabla.shapes import ShapeDtype
+from quabla.shapes import ShapeDtype, whole
 from quabla.transforms.staging import name_of, stage, take_apart
+from quabla.typed_repr import typed
 
 __all__ = ["while_loop"]
 
@@ -68,8 +69,10 @@ def while_loop(
     functions("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     operands = further("while_loop", operands)
     if max_steps is not None:
-        if type(max_steps) is not int:
-            raise DtypeError(f"while_loop: max_steps must be an int, got {max_steps!r}")
+        try:
+            max_steps = whole(max_steps)
+        except TypeError:
+            raise DtypeError(f"while_loop: max_steps must be an int, got {typed(max_steps)}") from None
         if max_steps < 1:
             raise ShapeError(f"while_loop: max_steps must be at least 1, got {max_steps}")
         max_steps = min(max_steps, _ENDLESS)

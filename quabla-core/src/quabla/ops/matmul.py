@@ -14,7 +14,8 @@ from quabla.ir.op import Each, Op, Sample, define
 from quabla.ops import elementwise
 from quabla.ops.apply import promote
 from quabla.ops.structure import inverse_permutation, permute, reshape_to, strided_slice, sum_over
-from quabla.shapes import ShapeDtype, aval_of, normalize_axis
+from quabla.shapes import ShapeDtype, aval_of, normalize_axis, whole
+from quabla.typed_repr import typed
 
 __all__ = ["dot", "einsum", "inner", "matmul", "outer", "tensordot"]
 
@@ -362,12 +363,18 @@ def tensordot(x: Any, y: Any, axes: Any = 2) -> Any:
         (2, 5)
     """
     x, y = promote((x, y), "tensordot")
-    if isinstance(axes, int):
+    if not isinstance(axes, tuple | list):
+        try:
+            axes = whole(axes)
+        except TypeError:
+            raise ShapeError(
+                f"tensordot: axes is a number or two sequences of axes, got {typed(axes)}"
+            ) from None
         if not 0 <= axes <= min(x.ndim, y.ndim):
             raise ShapeError(f"tensordot: cannot pair {axes} axes of {x.aval} and {y.aval}")
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
     else:
-        if not isinstance(axes, tuple | list) or len(axes) != 2:
+        if len(axes) != 2:
             raise ShapeError(f"tensordot: axes is a number or two sequences of axes, got {axes!r}")
         left, right = (_axes_of(a, z.ndim) for a, z in zip(axes, (x, y), strict=True))
         if len(left) != len(right) or len(set(left)) != len(left) or len(set(right)) != len(right):

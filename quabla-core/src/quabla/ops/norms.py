@@ -17,7 +17,7 @@ from quabla.ops.compare import greater, less, logical_and, not_equal
 from quabla.ops.powers import power
 from quabla.ops.reduce import floating, kept, reduce_max_op, spread
 from quabla.ops.structure import cast, sum_over
-from quabla.shapes import normalize_axis
+from quabla.shapes import normalize_axis, number
 
 __all__ = ["norm"]
 
@@ -105,8 +105,10 @@ def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _of_vectors(x: Any, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    if isinstance(ord, str) or not isinstance(ord, (int, float)):
-        raise ShapeError(f"norm: the order of a vector norm is a number, got {ord!r}")
+    try:
+        ord = number(ord)
+    except TypeError:
+        raise ShapeError(f"norm: the order of a vector norm is a number, got {ord!r}") from None
     if ord == 0:
         return reduce.sum(cast(not_equal(x, 0.0), x.dtype), axes, keepdims)
     size = elementwise.abs(x)

@@ -10,6 +10,8 @@ from quabla.ops.compare import isnan, logical_not
 from quabla.ops.elementwise import div, mul, sqrt, stop_gradient, sub, where
 from quabla.ops.reduce import arithmetic, divided, floating, kept, mean, spread, sum
 from quabla.ops.structure import cast, permute, reshape_to, strided_slice, sum_over, without
+from quabla.shapes import number
+from quabla.typed_repr import typed
 
 __all__ = ["nanmean", "nansum", "prod", "std", "var"]
 
@@ -90,8 +92,10 @@ def std(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> A
 
 
 def _variance(x: Any, axes: tuple[int, ...], ddof: float, where: str) -> Any:
-    if type(ddof) not in (int, float):
-        raise DtypeError(f"{where}: ddof is a number, got {ddof!r}")
+    try:
+        ddof = number(ddof)
+    except TypeError:
+        raise DtypeError(f"{where}: ddof is a number, got {typed(ddof)}") from None
     shape = x.shape
     # Distances from the first element: the variance is the same, and equal elements have one of exactly 0. Their mean
     # may be rounded, and a standard deviation of 1e-17 instead of 0 would have a slope of 1.

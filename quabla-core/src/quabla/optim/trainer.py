@@ -21,12 +21,13 @@ from quabla.errors import DtypeError, QuablaError, ShapeError, TracerError, Unsu
 from quabla.ir.program import Program
 from quabla.ops.structure import cast
 from quabla.optim.optimizer import Optimizer
-from quabla.shapes import ShapeDtype, aval_of, whole
+from quabla.shapes import ShapeDtype, aval_of, whole, wholes
 from quabla.spellings import spelled
 from quabla.transforms import dispatch
 from quabla.transforms.derivatives import Gradient
 from quabla.transforms.narrowing import native_float64, warn_of_float64
 from quabla.transforms.staging import Call, name_of, stage, take_apart
+from quabla.typed_repr import typed
 
 __all__ = ["Trainer", "TrainerState"]
 
@@ -391,9 +392,12 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _positions(batch_argnums: Any, count: int) -> tuple[int, ...]:
-    given = (batch_argnums,) if type(batch_argnums) is int else batch_argnums
-    if not isinstance(given, (tuple, list)) or any(type(i) is not int for i in given):
-        raise DtypeError(f"Trainer: batch_argnums must be an int or a tuple of ints, got {batch_argnums!r}")
+    try:
+        given, _ = wholes(batch_argnums)
+    except TypeError:
+        raise DtypeError(
+            f"Trainer: batch_argnums must be an int or a tuple of ints, got {typed(batch_argnums)}"
+        ) from None
     for i in given:
         if not -count <= i < count:
             raise ShapeError(

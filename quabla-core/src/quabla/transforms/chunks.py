@@ -35,8 +35,10 @@ from quabla.control.scan import bind_scan
 from quabla.errors import DtypeError
 from quabla.ir.program import Node, Program, Value
 from quabla.ops.structure import concatenate, lead, permute, reshape_to, strided_slice, transpose_op
+from quabla.shapes import whole
 from quabla.transforms.batch import batch_values
 from quabla.transforms.forward import replay
+from quabla.typed_repr import typed
 
 __all__ = ["batch_chunks", "checked_chunk", "even", "over_chunks", "rows"]
 
@@ -47,11 +49,17 @@ def checked_chunk(where: str, chunk_size: Any) -> int | None:
     Raises:
         DtypeError: it is something else.
     """
-    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+    if chunk_size is None:
+        return None
+    try:
+        size = whole(chunk_size)
+    except TypeError:
+        size = 0
+    if size < 1:
         raise DtypeError(
-            f"{where}: chunk_size must be a positive int, or None for all at once, got {chunk_size!r}"
+            f"{where}: chunk_size must be a positive int, or None for all at once, got {typed(chunk_size)}"
         )
-    return chunk_size
+    return size
 
 
 def even(size: int, chunk: int) -> int:

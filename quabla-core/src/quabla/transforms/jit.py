@@ -9,6 +9,7 @@ from typing import Any, final, overload
 
 from quabla.backends import registry
 from quabla.errors import DtypeError
+from quabla.shapes import whole, wholes
 from quabla.transforms.aot import Lowered, lower_call
 from quabla.transforms.explain import Explanation, explanation
 from quabla.transforms.naming import BY_POSITION, parameters
@@ -165,9 +166,13 @@ def jit(
             f"jit: device must be a string such as 'cpu', got {typed(device)}{call_hint('jit', device)}"
         )
     positions, names = _static(fun, static_argnums, static_argnames)
-    if type(max_traces) is not int or max_traces < 1:
-        raise DtypeError(f"jit: max_traces must be a positive int, got {max_traces!r}")
-    return Jitted(fun, device, positions, names, max_traces)
+    try:
+        bound = whole(max_traces)
+    except TypeError:
+        bound = 0
+    if bound < 1:
+        raise DtypeError(f"jit: max_traces must be a positive int, got {typed(max_traces)}")
+    return Jitted(fun, device, positions, names, bound)
 
 
 def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -176,9 +181,12 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
     Raises:
         DtypeError: a position or name that `fun` does not have.
     """
-    numbers = (argnums,) if type(argnums) is int else argnums
-    if not isinstance(numbers, (tuple, list)) or any(type(i) is not int for i in numbers):
-        raise DtypeError(f"jit: static_argnums must be an int or a tuple of them, got {argnums!r}")
+    try:
+        numbers, _ = wholes(argnums)
+    except TypeError:
+        raise DtypeError(
+            f"jit: static_argnums must be an int or a tuple of them, got {typed(argnums)}"
+        ) from None
     names = (argnames,) if isinstance(argnames, str) else argnames
     if not isinstance(names, (tuple, list)) or any(not isinstance(n, str) for n in names):
         raise DtypeError(f"jit: static_argnames must be a string or a tuple of them, got {argnames!r}")
@@ -193,7 +201,7 @@ def _static(fun: Any, argnums: Any, argnames: Any) -> tuple[tuple[int, ...], tup
             )
         if len(set(numbers)) < len(numbers):
             raise DtypeError(f"jit: static_argnums {argnums!r} names a parameter twice")
-        return tuple(numbers), tuple(names)
+        return numbers, tuple(names)
     places = [p for p in own if p.kind in BY_POSITION]
     kinds = {p.kind for p in own}
     open_ended, any_keyword = Parameter.VAR_POSITIONAL in kinds, Parameter.VAR_KEYWORD in kinds

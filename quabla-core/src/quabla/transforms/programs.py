@@ -19,7 +19,7 @@ from quabla.errors import DtypeError, ShapeError, UnsupportedOperationError
 from quabla.ir import program as ir
 from quabla.ops.apply import operand
 from quabla.ops.structure import zeros_like
-from quabla.shapes import ShapeDtype, as_shape, aval_of
+from quabla.shapes import ShapeDtype, as_shape, aval_of, whole
 from quabla.transforms.forward import jvp_values
 from quabla.transforms.narrowing import warn_of_float64
 from quabla.transforms.reverse import vjp_values
@@ -154,9 +154,13 @@ class Program:
         """
         if target is not None and not isinstance(target, str):
             raise DtypeError(f"compile: the target is a string such as 'cpu', got {a_kind(target)}")
-        if type(device_ordinal) is not int or device_ordinal < 0:
+        try:
+            ordinal = whole(device_ordinal)
+        except TypeError:
+            ordinal = -1
+        if ordinal < 0:
             raise DtypeError(f"compile: device_ordinal must be a non-negative int, got {device_ordinal!r}")
-        name = f"{target}:{device_ordinal}" if target is not None and device_ordinal else target
+        name = f"{target}:{ordinal}" if target is not None and ordinal else target
         backend, device = registry.backend_for(name, "compile")
         warn_of_float64(self.name, self.graph, backend, device, name)
         return Executable(self, backend.compile(backend.lower(self.graph, device)), device)

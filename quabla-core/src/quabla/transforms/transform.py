@@ -12,6 +12,7 @@ from typing import Any
 from quabla import tree
 from quabla.arrays.tracer import LIVE
 from quabla.errors import DtypeError
+from quabla.shapes import wholes
 from quabla.transforms import dispatch
 from quabla.transforms.cache import cache_for
 from quabla.transforms.staging import Method, a_kind, by_name, name_of
@@ -130,10 +131,12 @@ def normalize_argnums(where: str, argnums: Any) -> tuple[tuple[int, ...], bool]:
     Raises:
         DtypeError: it is neither an int nor a tuple of ints.
     """
-    single = type(argnums) is int
-    given = (argnums,) if single else argnums
-    if not isinstance(given, (tuple, list)) or not given or any(type(i) is not int for i in given):
+    try:
+        given, single = wholes(argnums)
+    except TypeError:
+        given = ()
+    if not given:
         raise DtypeError(
             f"{where}: argnums must be an int or a tuple of ints, got {typed(argnums)}{call_hint(where, argnums)}"
         )
-    return tuple(given), single
+    return given, single

@@ -10,7 +10,7 @@ from quabla import tree
 from quabla.arrays.tracer import Frame, TraceTensor
 from quabla.errors import DtypeError, ShapeError
 from quabla.ops.structure import broadcast, permute
-from quabla.shapes import ShapeDtype, aval_of
+from quabla.shapes import ShapeDtype, aval_of, whole
 from quabla.transforms.chunks import batch_chunks, checked_chunk
 from quabla.transforms.staging import Call, as_outputs, name_of, stage, take_apart, target
 from quabla.transforms.transform import Transform, call_hint, require_function
@@ -28,14 +28,25 @@ def _move(x: TraceTensor, source: int, destination: int) -> TraceTensor:
 
 
 def _checked(where: str, axes: Any) -> Any:
-    leaves, _ = tree.flatten(axes)
+    leaves, treedef = tree.flatten(axes)
+    numbers = []
     for leaf in leaves:
-        if type(leaf) is not int:
+        try:
+            numbers.append(whole(leaf))
+        except TypeError:
             raise DtypeError(
                 f"vmap: {where} holds ints and None in tuples, lists and dicts, got "
                 f"{typed(leaf)}{call_hint('vmap', leaf)}"
-            )
-    return axes
+            ) from None
+    return tree.unflatten(treedef, numbers)
+
+
+def _one(axis: Any) -> int | None:
+    """One axis for all arguments, or None for what is no integer."""
+    try:
+        return whole(axis)
+    except TypeError:
+        return None
 
 
 @final
@@ -46,7 +57,8 @@ class Batched(Transform):
 
     def __init__(self, fun: Callable[..., Any], in_axes: Any, out_axes: Any, chunk_size: Any) -> None:
         require_function("vmap", fun)
-        if type(in_axes) is not int and not isinstance(in_axes, (tuple, list)):
+        self.in_axes = in_axes if isinstance(in_axes, (tuple, list)) else _one(in_axes)
+        if self.in_axes is None:
             raise DtypeError(
                 f"vmap: in_axes must be an int, or a tuple with one entry per argument of {name_of(fun)}, "
                 f"got {typed(in_axes)}"
@@ -55,10 +67,10 @@ class Batched(Transform):
                     or "; for one argument that is a container write in_axes=(axes,)"
                 )
             )
-        self.in_axes = _checked("in_axes", in_axes)
+        self.in_axes = _checked("in_axes", self.in_axes)
         self.out_axes = _checked("out_axes", out_axes)
         self.chunk = checked_chunk("vmap", chunk_size)
-        super().__init__(fun, (_key(in_axes), _key(out_axes), self.chunk))
+        super().__init__(fun, (_key(self.in_axes), _key(self.out_axes), self.chunk))
 
     def apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the function for all examples at once in the innermost trace."""
