@@ -58,6 +58,7 @@ FLOORS: dict[str, int] = {
     "dtypes": 1,
     "shapes": 1,
     "tree": 1,
+    "specs": 1,
     "cycles": 1,
     "key_order": 1,
     "typed_repr": 1,

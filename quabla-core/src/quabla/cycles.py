@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["too_deep"]
+__all__ = ["DEEP", "TOO_DEEP", "too_deep"]
+
+DEEP = 100  # containers within each other: with fewer, it is the calls around the walk that fill the stack
+TOO_DEEP = (
+    "the containers are nested deeper than Python's recursion limit allows; stack equal layers into arrays"
+)
 
 
 def too_deep(
     tree: Any, is_container: Callable[[type], bool], field_names: Callable[[type], tuple[str, ...]]
-) -> str:
-    """What is wrong with a tree that exceeds the recursion limit, in words.
+) -> str | None:
+    """What is wrong with a tree whose walk exceeds the recursion limit, in words; None if it is not the tree.
 
     Args:
         tree: the tree.
@@ -32,6 +37,7 @@ def too_deep(
     # Depth first, without recursion. A path is a pair of the path above and a name; None stands for the root.
     entered: dict[int, Any] = {}
     left: set[int] = set()
+    deepest = 0
     todo: list[tuple[Any, Any, bool]] = [(tree, None, False)]
     while todo:
         value, path, leaving = todo.pop()
@@ -48,9 +54,10 @@ def too_deep(
                 "cycles"
             )
         entered[id(value)] = path
+        deepest = max(deepest, len(entered))
         todo.append((value, path, True))
         todo += [(child, (path, str(name)), False) for name, child in reversed(children)]
-    return "the containers are nested deeper than Python's recursion limit; stack equal layers into arrays"
+    return TOO_DEEP if deepest >= DEEP else None
 
 
 def _shown(path: Any) -> str:

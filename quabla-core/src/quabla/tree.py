@@ -10,12 +10,25 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
-from quabla.cycles import too_deep
+from quabla.cycles import DEEP, TOO_DEEP, too_deep
 from quabla.errors import QuablaError
 from quabla.key_order import KNOWN, SORTED, Order, sort_keys
+from quabla.specs import (
+    LEAF,
+    Path,
+    at_path,
+    collect_orders,
+    compare,
+    count_leaves,
+    depth,
+    field_names,
+    names_of,
+    shown_as,
+)
 from quabla.typed_repr import typed
 
 __all__ = [
@@ -28,13 +41,28 @@ class TreeError(QuablaError, TypeError, ValueError):
     """Trees whose structures do not fit together, or a dict whose keys cannot be sorted."""
 
 
-Path = tuple[str, ...]
-
-# The kind of a leaf. A structure ("spec") is a nested tuple, so that comparing and hashing run in C: a leaf is `LEAF`,
-# a container `(class, meta, children, order)`, where the meta is the sorted keys of a dict (and a defaultdict's
-# factory), else None.
-LEAF = "*"
 _NONE = (type(None), None, (), SORTED)
+
+
+def _told(error: RecursionError, *treedefs: TreeDef) -> Exception:
+    """What to raise for a walk over structures that exceeded the recursion limit; it may be its callers' fault."""
+    return TreeError(TOO_DEEP) if any(depth(t.spec) >= DEEP for t in treedefs) else error
+
+
+_Walk = TypeVar("_Walk", bound=Callable[..., Any])
+
+
+def _bounded(walk: _Walk) -> _Walk:
+    """A function that walks the structures among its arguments, and says so if they are nested too deep."""
+
+    @wraps(walk)
+    def bounded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return walk(*args, **kwargs)
+        except RecursionError as error:
+            raise _told(error, *[a for a in args if type(a) is TreeDef]) from None
+
+    return bounded  # type: ignore[return-value]
 
 
 class TreeDef:
@@ -67,7 +95,12 @@ class TreeDef:
         self._children = None
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is TreeDef and self.spec == other.spec)
+        if self is other:
+            return True
+        try:
+            return type(other) is TreeDef and self.spec == other.spec
+        except RecursionError as error:
+            raise _told(error, self) from None
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -84,49 +117,39 @@ class TreeDef:
     def children(self) -> tuple[TreeDef, ...]:
         if self._children is None:
             parts = () if self.spec == LEAF else self.spec[2]
-            self._children = tuple([TreeDef(c, _count(c)) for c in parts])
+            self._children = tuple([TreeDef(c, count_leaves(c)) for c in parts])
         return self._children
 
     @property
     def keys(self) -> tuple[Any, ...]:
-        return () if self.spec == LEAF else tuple(_names(self.spec))
+        return () if self.spec == LEAF else tuple(names_of(self.spec))
 
     @property
     def order(self) -> tuple[Any, ...]:
         return self.keys if self.spec == LEAF or self.spec[3].keys is None else self.spec[3].keys
 
     @property
+    @_bounded
     def orders(self) -> tuple[Any, ...]:
         """The orders of insertion of all dicts within it that were not sorted: equal structures may differ in them."""
         found: list[Any] = []
-        _collect_orders(self.spec, found)
+        collect_orders(self.spec, found)
         return tuple(found)
 
+    @_bounded
     def shown(self) -> str:
         """The structure for messages, as in "{'w': array, 'b': array}", or "one array"."""
-        return "one array" if self.spec == LEAF else _shown(self.spec, "array")
+        return "one array" if self.spec == LEAF else shown_as(self.spec, "array")
 
+    @_bounded
     def __repr__(self) -> str:
-        return f"TreeDef({_shown(self.spec, LEAF)})"
+        return f"TreeDef({shown_as(self.spec, LEAF)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TreeDef, (self.spec, self.num_leaves)
 
 
 _LEAF_DEF = TreeDef(LEAF, 1)
-
-
-def _collect_orders(spec: Any, found: list[Any]) -> None:
-    if spec == LEAF:
-        return
-    _, _, children, order = spec
-    if order.keys is not None:
-        found.append(order.keys)
-    elif children:
-        found.append(None)
-    if children.count(LEAF) < len(children):
-        for child in children:
-            _collect_orders(child, found)
 
 
 # --- taking apart -----------------------------------------------------------------------------------------------------
@@ -170,7 +193,7 @@ def _flatten_defaultdict(x: Any, append: Callable[[Any], None]) -> Any:
 
 
 def _flatten_dataclass(x: Any, append: Callable[[Any], None]) -> Any:
-    values = [getattr(x, name) for name in _field_names(type(x))]
+    values = [getattr(x, name) for name in field_names(type(x))]
     return (type(x), None, _flatten_sequence(values, append)[2], SORTED)
 
 
@@ -215,16 +238,6 @@ def _key_order(inserted: tuple[Any, ...]) -> tuple[tuple[Any, ...], Order]:
         ) from None
 
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
-
-def _field_names(kind: type) -> tuple[str, ...]:
-    names = _FIELDS.get(kind)
-    if names is None:
-        names = _FIELDS[kind] = tuple([f.name for f in dataclasses.fields(kind)])
-    return names
-
-
 def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     """The leaves of a tree in order, and its structure.
 
@@ -249,7 +262,10 @@ def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     try:
         spec = flattener(tree, found.append)
     except RecursionError:
-        raise TreeError(too_deep(tree, _is_container, _field_names)) from None
+        told = too_deep(tree, _is_container, field_names)
+        if told is None:
+            raise
+        raise TreeError(told) from None
     return found, TreeDef(spec, len(found))
 
 
@@ -306,7 +322,14 @@ def unflatten(treedef: TreeDef, leaves: Iterable[Any]) -> Any:
     given = list(leaves)
     if len(given) != treedef.num_leaves:
         raise TreeError(f"unflatten: {treedef.shown()} has {treedef.num_leaves} leaves, got {len(given)}")
-    return _unflatten(treedef.spec, iter(given))
+    return _put_together(treedef, iter(given))
+
+
+def _put_together(treedef: TreeDef, leaves: Iterator[Any]) -> Any:
+    try:
+        return _unflatten(treedef.spec, leaves)
+    except RecursionError as error:
+        raise _told(error, treedef) from None
 
 
 def _unflatten(spec: Any, leaves: Iterator[Any]) -> Any:
@@ -335,7 +358,7 @@ def _unflatten(spec: Any, leaves: Iterator[Any]) -> Any:
     if issubclass(kind, tuple):
         return kind._make(values)
     instance = object.__new__(kind)
-    for name, value in zip(_field_names(kind), values, strict=True):
+    for name, value in zip(field_names(kind), values, strict=True):
         object.__setattr__(instance, name, value)  # past the refusal of a frozen class
     return instance
 
@@ -370,12 +393,13 @@ def map(f: Callable[..., Any], tree: Any, *rest: Any) -> Any:
         if structure != treedef:
             raise TreeError(f"map: tree {i + 2} differs from the first:\n{difference(treedef, structure)}")
         columns.append(others)
-    return _unflatten(treedef.spec, iter([f(*xs) for xs in zip(*columns, strict=True)]))
+    return _put_together(treedef, iter([f(*xs) for xs in zip(*columns, strict=True)]))
 
 
 # --- names of places --------------------------------------------------------------------------------------------------
 
 
+@_bounded
 def paths(treedef: TreeDef) -> list[Path]:
     """The place of each leaf: the keys, positions and field names that lead to it; () for a tree that is a leaf.
 
@@ -393,7 +417,7 @@ def paths(treedef: TreeDef) -> list[Path]:
         if spec == LEAF:
             found.append(path)
             return
-        for name, child in zip(_names(spec), spec[2], strict=True):
+        for name, child in zip(names_of(spec), spec[2], strict=True):
             visit(child, (*path, str(name)))
 
     visit(treedef.spec, ())
@@ -412,24 +436,10 @@ def flatten_with_paths(tree: Any) -> list[tuple[Path, Any]]:
     return list(zip(paths(treedef), leaves, strict=True))
 
 
-def _at(path: Path) -> str:
-    return f"at {'/'.join(path)}" if path else "at the root"
-
-
-def _names(spec: Any) -> Sequence[Any]:
-    kind, meta, children, _ = spec
-    if meta is not None:
-        return meta[1] if kind is defaultdict else meta  # type: ignore[no-any-return]
-    if kind in (list, tuple):
-        return range(len(children))
-    if kind is type(None):
-        return ()
-    return kind._fields if issubclass(kind, tuple) else _field_names(kind)
-
-
 # --- prefixes ---------------------------------------------------------------------------------------------------------
 
 
+@_bounded
 def flatten_up_to(tree: Any, treedef: TreeDef, where: str = "tree") -> list[Any]:
     """What stands in `tree` at the place of each leaf of `treedef`: a leaf, None, or a whole subtree.
 
@@ -457,6 +467,7 @@ def flatten_up_to(tree: Any, treedef: TreeDef, where: str = "tree") -> list[Any]
     return found
 
 
+@_bounded
 def broadcast_prefix(prefix: Any, treedef: TreeDef, where: str = "prefix") -> list[Any]:
     """What a prefix says about each leaf of `treedef`, as `in_axes` says it about arguments.
 
@@ -489,14 +500,14 @@ def _match(given: Any, spec: Any, path: Path, where: str, found: list[Any], earl
     kind = type(given)
     if spec == LEAF:
         if early and given is not None and _is_container(kind):
-            raise TreeError(f"{where}: {_at(path)}: expected one entry for one array, got {typed(given)}")
+            raise TreeError(f"{where}: {at_path(path)}: expected one entry for one array, got {typed(given)}")
         found.append(given)
         return
     if early and (given is None or not _is_container(kind)):
-        found.extend([given] * _count(spec))
+        found.extend([given] * count_leaves(spec))
         return
     expected, _, children, _ = spec
-    names = _names(spec)
+    names = names_of(spec)
     parts: Sequence[Any] | None = None
     if issubclass(expected, dict):
         if isinstance(given, dict) and set(given) == set(names):
@@ -507,8 +518,8 @@ def _match(given: Any, spec: Any, path: Path, where: str, found: list[Any], earl
     elif kind is expected:
         parts = [getattr(given, n) for n in names]
     if parts is None:
-        wanted = _shown(spec, "array")
-        raise TreeError(f"{where}: {_at(path)}: expected the structure {wanted}, got {typed(given)}")
+        wanted = shown_as(spec, "array")
+        raise TreeError(f"{where}: {at_path(path)}: expected the structure {wanted}, got {typed(given)}")
     for name, part, child in zip(names, parts, children, strict=True):
         _match(part, child, (*path, str(name)), where, found, early)
 
@@ -517,13 +528,10 @@ def _is_container(kind: type) -> bool:
     return _FLATTENERS[kind] is not None if kind in _FLATTENERS else _flattener_of(kind) is not None
 
 
-def _count(spec: Any) -> int:
-    return 1 if spec == LEAF else sum([_count(c) for c in spec[2]])
-
-
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
+@_bounded
 def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
     """Where two structures differ, one place a line.
 
@@ -544,56 +552,7 @@ def difference(expected: TreeDef, got: TreeDef, limit: int = 8) -> str:
         True
     """
     lines: list[str] = []
-    _compare(expected.spec, got.spec, (), lines)
+    compare(expected.spec, got.spec, (), lines)
     if len(lines) > limit:
         lines[limit:] = [f"  and {len(lines) - limit} more"]
     return "\n".join(lines)
-
-
-def _compare(a: Any, b: Any, path: Path, lines: list[str]) -> None:
-    if a == b:
-        return
-    at = _at(path)
-    if a != LEAF and b != LEAF and a[0] is b[0]:
-        ours, theirs = _names(a), _names(b)
-        missing = [n for n in ours if n not in theirs]
-        extra = [n for n in theirs if n not in ours]
-        if missing or extra:
-            if a[1] is None:
-                lines.append(f"  {at}: expected {len(ours)} elements, got {len(theirs)}")
-            else:
-                parts = [f"missing {', '.join([repr(n) for n in missing])}"] * bool(missing)
-                parts += [f"extra {', '.join([repr(n) for n in extra])}"] * bool(extra)
-                lines.append(f"  {at}: keys {' and '.join(parts)}")
-        elif a[1] != b[1]:
-            lines.append(f"  {at}: the default factories differ")
-        mine, other = dict(zip(ours, a[2], strict=True)), dict(zip(theirs, b[2], strict=True))
-        for name in ours:
-            if name in other:
-                _compare(mine[name], other[name], (*path, str(name)), lines)
-        return
-    lines.append(f"  {at}: expected {_described(a)}, got {_described(b)}")
-
-
-def _described(spec: Any) -> str:
-    return "a leaf" if spec == LEAF else _shown(spec, "leaf")
-
-
-def _shown(spec: Any, leaf: str) -> str:
-    """A structure as an expression in which `leaf` stands for each leaf."""
-    if spec == LEAF:
-        return leaf
-    kind, meta, children, order = spec
-    parts = [_shown(c, leaf) for c in children]
-    if kind is type(None):
-        return "None"
-    if kind is list:
-        return f"[{', '.join(parts)}]"
-    if kind is tuple:
-        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
-    names = _names(spec)
-    if meta is None:
-        return f"{kind.__name__}({', '.join(f'{n}={p}' for n, p in zip(names, parts, strict=True))})"
-    by_key = dict(zip(names, parts, strict=True))
-    inside = "{" + ", ".join(f"{k!r}: {by_key[k]}" for k in order.keys or names) + "}"
-    return inside if kind is dict else f"{kind.__name__}({inside})"

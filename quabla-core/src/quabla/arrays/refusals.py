@@ -100,11 +100,14 @@ def name_line(error: QuablaError) -> None:
         error.args = (f"{error}{found}", *error.args[1:])
 
 
-_MANY = 20  # so often on one stack, a function calls itself without end
+_MANY = 20  # so often on one stack, code explains why the stack is full
 
 
 def endless_recursion(error: RecursionError) -> RecursionError | None:
-    """What to say of a function that calls itself without end while it is traced; None if there is none."""
+    """What to say of code that is on the stack many times while it is traced; None if there is none.
+
+    It may be one function that calls itself without end, or many from one line, each of which calls the one before.
+    """
     lines: dict[CodeType, str] = {}
     count: Counter[CodeType] = Counter()
     step: TracebackType | None = error.__traceback__
@@ -118,9 +121,11 @@ def endless_recursion(error: RecursionError) -> RecursionError | None:
     for code, n in count.items():
         if n >= _MANY:
             return RecursionError(
-                f"{code.co_name} calls itself without end while it is traced: a condition on a traced value does not "
-                "stop it, since both outcomes are traced. Let a Python number count the calls, or write a loop with "
-                f"quabla.while_loop or quabla.fori_loop{lines[code]}"
+                f"{code.co_name} is called within itself, {n} times, deeper than Python's recursion limit while it is "
+                "traced. If the calls have no end: a condition on a traced value does not stop them, since both "
+                "outcomes are traced; let a Python number count them, or write a loop with quabla.while_loop or "
+                "quabla.fori_loop. If they do end, raise the limit with sys.setrecursionlimit: it is "
+                f"{sys.getrecursionlimit()}{lines[code]}"
             )
     return None
 

@@ -175,17 +175,21 @@ def warn_once(transform: Transform, program: Program, backend: Any, device: str)
 _STATIC = "static arguments had several values: pass what changes with every call as an array"
 
 
+_INNER = "; only that of the outermost jit counts"
+
+
 def _limit_message(transform: Transform, call: Call) -> str:
     name = name_of(transform)
     earlier = [c.call for c in list(transform.cache.entries.values())]
     seen = "\n".join(f"  {c.shown()}" for c in earlier)
+    inner = any(kind == "jit" for kind, _ in transform.chain[:-1])
     found = suggestions(transform, [*earlier, call]) or [_STATIC]
     advice = "\n".join(f"  {told}" for told in found)
     return (
         f"{name}: already traced for {len(earlier)} signatures, which is its max_traces:\n{seen}\n"
         f"and now called with\n  {call.shown()}\n"
         f"Each new signature is a trace of its own:\n{advice}\n"
-        "or raise the limit: quabla.jit(f, max_traces=...)."
+        f"or raise the limit: {transform.within_jit('max_traces=...')}{_INNER * inner}."
     )
 
 

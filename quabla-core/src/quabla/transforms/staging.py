@@ -221,7 +221,7 @@ def take_apart(
                 name = leaf_names(fun, treedef, places)[i]
                 raise DtypeError(
                     f"{name_of(fun)}: argument {name} is an integer of {leaf.bit_length()} bits, beyond the range of "
-                    "float64; mark it static: quabla.jit(f, static_argnums=...)"
+                    f"float64; {_static_advice(fun, 'it', i in converts) or 'let the function close over it'}"
                 )
             if i not in converts:
                 leaves.append(Static(leaf))
@@ -238,7 +238,7 @@ def take_apart(
             leaves.append(Static(leaf))
             continue
         else:
-            leaf = _as_leaf(fun, treedef, places, i, leaf)
+            leaf = _as_leaf(fun, treedef, places, i, leaf, i in converts)
         leaves.append(leaf.aval)
         arrays.append(leaf)
     return Call(treedef, tuple(leaves), arrays)
@@ -289,17 +289,32 @@ def _leaves_of(treedef: Any, positions: Collection[int]) -> set[int]:
     return found
 
 
-def _as_leaf(fun: Any, treedef: Any, places: Sequence[int] | None, i: int, leaf: Any) -> Any:
+def _as_leaf(fun: Any, treedef: Any, places: Sequence[int] | None, i: int, leaf: Any, converted: bool) -> Any:
     where = f"{name_of(fun)}: argument {leaf_names(fun, treedef, places)[i]}"
     if not callable(leaf) and not isinstance(leaf, (str, bytes)) and _holds_numbers(leaf):
         try:
             return asarray(leaf)
         except (ShapeError, DtypeError) as error:
             raise type(error)(f"{where}: {str(error).removeprefix('asarray: ')}") from error
+    advice = _static_advice(fun, "them", converted)
     raise DtypeError(
-        f"{where} is {a_kind(leaf)}; arguments are arrays, numbers and containers (tuples, lists, dicts, dataclasses) "
-        "of them. Let the function close over other values, or mark them static: quabla.jit(f, static_argnums=...)"
+        f"{where} is {a_kind(leaf)}{_no_container(leaf)}; arguments are arrays, numbers and containers (tuples, lists, "
+        f"dicts, dataclasses) of them. Let the function close over other values{', or ' if advice else ''}{advice}"
     )
+
+
+def _static_advice(fun: Any, what: str, differentiated: bool) -> str:
+    """How to mark an argument of a transform static; "" for what is no transform, or differentiates it."""
+    spelled = getattr(fun, "within_jit", None)
+    return "" if spelled is None or differentiated else f"mark {what} static: {spelled('static_argnums=...')}"
+
+
+def _no_container(leaf: Any) -> str:
+    """What to say of a class that looks like a container."""
+    for base in (dict, list, tuple):
+        if isinstance(leaf, base):
+            return f", and a subclass of {base.__name__} is no container: pass {base.__name__}(...) of it"
+    return ""
 
 
 def _holds_numbers(leaf: Any) -> bool:
@@ -355,8 +370,9 @@ def as_outputs(fun: Any, value: Any, passing: bool = False) -> tuple[list[Any], 
                 why = (
                     f" ({str(error).removeprefix('asarray: ')})" if isinstance(leaf, np.ndarray | int) else ""
                 )
+                what = f"{a_kind(leaf)}{' at ' + at if at else ''}{_no_container(leaf)}{why}"
                 raise DtypeError(
-                    f"{name_of(fun)} returned {a_kind(leaf)}{' at ' + at if at else ''}{why}; a function that is "
+                    f"{name_of(fun)} returned {what}; a function that is "
                     "transformed or compiled returns arrays, numbers, and tuples, lists or dicts of them"
                 ) from error
         leaves.append(len(arrays))

@@ -23,6 +23,14 @@ __all__ = ["LATER", "Transform", "call_hint", "normalize_argnums", "require_func
 LATER: Any = object()
 """In place of a function: it comes later, as what a decorator with options stands above."""
 
+_SPELLED = (
+    "jit",
+    "grad",
+    "value_and_grad",
+    "vmap",
+    "jacobian",
+)  # what takes nothing but a function and options
+
 
 class Transform:
     """A transformed function. Subclasses are final; they define `apply` and say what configures them in `config`.
@@ -69,6 +77,17 @@ class Transform:
 
     def __repr__(self) -> str:
         return f"<{self.__name__}>"
+
+    def within_jit(self, option: str) -> str:
+        """How to give `jit` an option for this function, for messages: "quabla.jit(quabla.grad(f), max_traces=...)"."""
+        kinds = [kind for kind, _ in self.chain]
+        if any(kind not in _SPELLED for kind in kinds):
+            return f"quabla.jit(g, {option}), where g is the function that calls {self.__name__}"
+        name = name_of(self.root)
+        spelled = name if name.isidentifier() else "f"
+        for kind in kinds[:-1] if kinds[-1] == "jit" else kinds:
+            spelled = f"quabla.{kind}({spelled})"
+        return f"quabla.jit({spelled}, {option})"
 
     def __copy__(self) -> Any:
         return self
