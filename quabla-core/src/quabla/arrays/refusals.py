@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
-from collections import Counter
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -109,24 +108,32 @@ def endless_recursion(error: RecursionError) -> RecursionError | None:
     It may be one function that calls itself without end, or many from one line, each of which calls the one before.
     """
     lines: dict[CodeType, str] = {}
-    count: Counter[CodeType] = Counter()
+    found: dict[CodeType, list[tuple[int, ...]]] = {}  # per code, which function of it was called, each time
     step: TracebackType | None = error.__traceback__
     while step is not None:
-        if _is_users(step.tb_frame):
-            code = step.tb_frame.f_code
-            count[code] += 1
-            if count[code] == 2:
-                lines[code] = _described(step.tb_frame, step.tb_lineno)
+        frame = step.tb_frame
+        if _is_users(frame):
+            calls = found.setdefault(frame.f_code, [])
+            calls.append(tuple([id(frame.f_locals.get(name)) for name in frame.f_code.co_freevars]))
+            if len(calls) == 2:
+                lines[frame.f_code] = _described(frame, step.tb_lineno)
         step = step.tb_next
-    for code, n in count.items():
-        if n >= _MANY:
+    for code, calls in found.items():
+        if len(calls) < _MANY:
+            continue
+        limit = f"Python's recursion limit of {sys.getrecursionlimit()}"
+        if len(set(calls)) > len(calls) // 2:
             return RecursionError(
-                f"{code.co_name} is called within itself, {n} times, deeper than Python's recursion limit while it is "
-                "traced. If the calls have no end: a condition on a traced value does not stop them, since both "
-                "outcomes are traced; let a Python number count them, or write a loop with quabla.while_loop or "
-                "quabla.fori_loop. If they do end, raise the limit with sys.setrecursionlimit: it is "
-                f"{sys.getrecursionlimit()}{lines[code]}"
+                f"{len(set(calls))} functions {code.co_name} of one line call each other while they are traced, which "
+                f"exceeds {limit}: raise it with sys.setrecursionlimit, or write a loop with quabla.while_loop or "
+                f"quabla.fori_loop{lines[code]}"
             )
+        return RecursionError(
+            f"{code.co_name} calls itself without end, or deeper than {limit}, while it is traced: a condition on a "
+            "traced value does not stop it, since both outcomes are traced. Let a Python number count the calls, or "
+            "write a loop with quabla.while_loop or quabla.fori_loop; if the calls do end, sys.setrecursionlimit "
+            f"raises the limit{lines[code]}"
+        )
     return None
 
 
