@@ -7,17 +7,16 @@ must be inside of.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from quabla.dtypes import dtype
 from quabla.lowering.loops import Apply, Entry, Kernel, Load, Reduce, Scalar, Store
 from quabla_cpu import text, vectormath
+from quabla_cpu.folding import Folding
 from quabla_cpu.interleaving import apart, interleaved, together
-from quabla_cpu.pointwise import POINTWISE, maximum, minimum, register_type
-from quabla_cpu.schedule import Schedule, schedules
-from quabla_cpu.text import Builder, Value
+from quabla_cpu.pointwise import POINTWISE, register_type
+from quabla_cpu.schedule import PARTIAL, Schedule, schedules
+from quabla_cpu.text import Value
 from quabla_cpu.writing import MEMORY, Code, load, memory_type, store
 
 __all__ = ["write_kernel"]
@@ -55,32 +54,10 @@ def _inside(e: Load | Store | Reduce) -> bool:
     return type(e) is not Load or not e.bounds
 
 
-class _Folding:
-    """How a reduction combines values: neutral element, combination, and the type of the accumulator."""
-
-    def __init__(self, op: str, d: dtype) -> None:
-        self.op = op
-        # float32 sums are accumulated in float64, like their definition.
-        self.type = "double" if op == "sum" and d.name == "float32" else register_type(d)
-        floating = text.is_float(self.type)
-        if op == "sum":
-            self.neutral: float = -0.0 if floating else 0  # -0.0 + x is x, even for x = -0.0
-        elif op in ("max", "any"):
-            self.neutral = -math.inf if floating else 0 if self.type == "i1" else -(2**63)
-        else:
-            self.neutral = math.inf if floating else 1 if self.type == "i1" else 2**63 - 1
-
-    def combine(self, b: Builder) -> Callable[[Value, Value], Value]:
-        if self.op == "sum":
-            return b.fadd if text.is_float(self.type) else b.add
-        pick = maximum if self.op in ("max", "any") else minimum
-        return lambda x, y: pick(b, x, y)
-
-    def across(self, b: Builder, x: Value) -> Value:
-        """All lanes combined."""
-        if self.type == "i1":
-            return b.any(x) if self.op in ("max", "any") else b.all(x)
-        return b.reduce(x, self.combine(b))
+def _distributed(like: dict[int, list[Value]], xs: Sequence[Value]) -> dict[int, list[Value]]:
+    """The values of a loop by reduction, as they were handed to it."""
+    left = iter(xs)
+    return {i: [next(left) for _ in some] for i, some in like.items()}
 
 
 class _Nest:
@@ -106,6 +83,8 @@ class _Nest:
         self.indices: dict[int, Value] = {}  # where along each axis with a loop
         self.masks: list[Value | None] = [None] * len(self.starts)
         self.start_of: dict[int, int] = {}  # reduction -> its outermost loop
+        self.sums: dict[int, Value] = {}  # reduction -> its partial sums, where they are in memory
+        self.round: Value = text.number(0)  # where along the vector axis a round of its loop begins
         self.halves = _halves(self.body)
         self.seen: dict[tuple[str, int], tuple[Any, Any]] = {}  # both results of those of them seen so far
         self.groups: dict[int, tuple[int, ...]] = {}  # by one access, those of all components side by side
@@ -166,8 +145,8 @@ class _Nest:
             self._advance(*self.start, still="private")
         # Whether a place in memory is the same on every call of this code: then registers may stand for it.
         self.fixed = not self.order and self.start is None
-        if self.s.tiles == 1 and self.axis >= 0:
-            self._static_masks()
+        if self.axis >= 0 and self.axis not in self.order:
+            self._mask_last(self.domain[self.axis])
         self._inside(0, {})
 
     # --- loops ----------------------------------------------------------------------------------------------------
@@ -180,29 +159,60 @@ class _Nest:
             return self._accumulate(accumulators)
         for i, at in self.start_of.items():
             if at == level:
-                accumulators = {**accumulators, i: self._neutral(i)}
-        carried = [x for xs in accumulators.values() for x in xs]
+                accumulators = {**accumulators, i: self._begun(i)}
         axis = self.order[level]
-        saved = self.addresses
-        tile = len(self.starts) * self.lanes if axis == self.axis else 1
-        extent = self.domain[axis]
-        with self.b.carry(0, extent, carried, tile) as (index, loop):
-            if axis == self.axis and extent % tile:
-                index = self._clipped(index, extent, tile)
-            self.indices[axis] = index
-            self._advance(axis, index)
-            left = iter(loop.values)
-            inner = self._inside(level + 1, {i: [next(left) for _ in xs] for i, xs in accumulators.items()})
-            loop.update(*[x for i in accumulators for x in inner[i]])
-        self.addresses = saved
-        if axis == self.axis:
-            self.masks = [None] * len(self.starts)
-        left = iter(loop.results)
-        after = {i: [next(left) for _ in xs] for i, xs in accumulators.items()}
+        if axis != self.axis:
+            after = self._loop(level, self.domain[axis], 1, accumulators)
+        else:
+            tile = len(self.starts) * self.lanes
+            stop = self.s.tiles * tile if self.s.rest else self.domain[axis]
+            after = self._loop(level, stop, tile, accumulators)
+            if self.s.rest:
+                after = self._remaining(level, after)
         for i, at in self.start_of.items():
             if at == level:
-                self._finish(i, after.pop(i), level)
+                self._finish(i, self._ended(i, after.pop(i)), level)
         return after
+
+    def _loop(
+        self, level: int, stop: int, step: int, accumulators: dict[int, list[Value]]
+    ) -> dict[int, list[Value]]:
+        """Write the loop of a level."""
+        axis = self.order[level]
+        saved = self.addresses, dict(self.seen), dict(self.components)
+        carried = [x for xs in accumulators.values() for x in xs]
+        tile = len(self.starts) * self.lanes
+        with self.b.carry(0, stop, carried, step) as (index, loop):
+            if axis == self.axis:
+                self.round = index
+            if axis == self.axis and not self.s.rest and self.domain[axis] % tile:
+                index = self._clipped(index, self.domain[axis], tile)
+            self.indices[axis] = index
+            self._advance(axis, index)
+            inner = self._inside(level + 1, _distributed(accumulators, loop.values))
+            loop.update(*[x for i in accumulators for x in inner[i]])
+        self.addresses, self.seen, self.components = saved
+        if axis == self.axis:
+            self.masks = [None] * len(self.starts)
+        return _distributed(accumulators, loop.results)
+
+    def _remaining(self, level: int, accumulators: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        """Write the vectors that come after the tiles."""
+        saved = self.addresses, self.starts, self.masks, dict(self.seen), dict(self.components)
+        first = self.s.tiles * len(self.starts) * self.lanes
+        self.starts = self.s.rest
+        self.masks = [None] * len(self.starts)
+        self._mask_last(self.domain[self.axis] - first)
+        index = self.indices[self.axis] = text.number(first)
+        self._advance(self.axis, index)
+        after = self._inside(level + 1, accumulators)
+        self.addresses, self.starts, self.masks, self.seen, self.components = saved
+        return after
+
+    def _across(self, i: int) -> bool:
+        """Whether a reduction runs along the lanes."""
+        e: Any = self.body[i]
+        return self.axis in e.axes
 
     def _clipped(self, index: Value, extent: int, tile: int) -> Value:
         """Where a tile begins: the last one earlier, with masks for the elements that it does again."""
@@ -217,8 +227,9 @@ class _Nest:
                 self.masks[g] = self.b.icmp("sge", numbers, again)
         return at
 
-    def _static_masks(self) -> None:
-        count = len(self.starts) * self.lanes - self.domain[self.axis]
+    def _mask_last(self, elements: int) -> None:
+        """The mask of the last of the vectors that begin at `starts` and do the last elements of an axis."""
+        count = len(self.starts) * self.lanes - elements
         if count and self.start_of:
             flags = ", ".join(["i1 false" if lane < count else "i1 true" for lane in range(self.lanes)])
             self.masks[-1] = Value(f"<{flags}>", f"<{self.lanes} x i1>")
@@ -387,7 +398,7 @@ class _Nest:
             return [None] * len(self.starts)
         (low, high), out = e.bounds[self.axis], []
         for start in self.starts:
-            if self.s.tiles == 1:
+            if self.axis not in self.order:
                 flags = [low <= start + lane < high for lane in range(self.lanes)]
                 listed = ", ".join([f"i1 {'true' if flag else 'false'}" for flag in flags])
                 out.append(None if all(flags) else Value(f"<{listed}>", f"<{self.lanes} x i1>"))
@@ -431,18 +442,69 @@ class _Nest:
 
     # --- reductions -----------------------------------------------------------------------------------------------
 
-    def _folding(self, i: int) -> _Folding:
+    def _folding(self, i: int) -> Folding:
         e: Any = self.body[i]
-        return _Folding(e.op, e.buffer.dtype)
+        return Folding(e.op, e.buffer.dtype)
 
-    def _neutral(self, i: int) -> list[Value]:
+    def _begun(self, i: int) -> list[Value]:
+        """The accumulators of a reduction before its loops; none where they are in memory between loops."""
         fold = self._folding(i)
+        count = self._count(i)
+        nothing = [text.constant(text.vector(fold.type, self.lanes), fold.neutral)] * count
+        if count <= len(self.starts):
+            return nothing
+        self.sums[i] = self.code.scratch(count * self.lanes * 8, f"sums{i}")
+        for place, x in enumerate(nothing):
+            self.b.store(x, self._partial(i, text.number(place * self.lanes)))
+        return []
+
+    def _count(self, i: int) -> int:
+        """How many accumulators a reduction has."""
+        if not self._folding(i).ordered:
+            return len(self.starts)
+        if self._across(i):
+            return self.s.partial
+        return len(self.starts) * (1 if self.s.other is None else self.s.other[1])
+
+    def _partial(self, i: int, number: Value) -> Value:
+        """The address of a vector of partial sums; `number` counts elements."""
+        return self.b.gep("i64", self.sums[i], number)
+
+    def _add(self, i: int, xs: list[Value]) -> None:
+        """Add vectors to partial sums in memory: these leave the registers to what is computed."""
+        b, combine, lanes = self.b, self._folding(i).combine(self.b), self.lanes
+        if self.s.other is None:
+            first = b.and_(self.round, text.number((PARTIAL - 1) * lanes))
+        else:
+            lane = b.and_(self._position(*self.s.other), text.number(self.s.other[1] - 1))
+            first = b.mul(lane, text.number(len(xs) * lanes), "nsw")
+        for g, x in enumerate(xs):
+            place = self._partial(i, b.add(first, text.number(g * lanes), "nsw") if g else first)
+            b.store(combine(b.load(x.type, place), x), place)
+
+    def _position(self, axis: int, lanes: int) -> Value:
+        """Where an element along an axis would be in vectors along it, of which the last begins earlier."""
+        b, index, extent = self.b, self.indices[axis], self.domain[axis]
+        if extent % lanes == 0:
+            return index
+        last = b.icmp("sge", index, text.number(extent - extent % lanes))
+        return b.select(last, b.add(index, text.number(-extent % lanes), "nsw"), index)
+
+    def _ended(self, i: int, xs: list[Value]) -> list[Value]:
+        """The accumulators after the loops."""
+        if i not in self.sums:
+            return xs
+        b, fold = self.b, self._folding(i)
         kind = text.vector(fold.type, self.lanes)
-        return [text.constant(kind, fold.neutral)] * len(self.starts)
+        xs = [b.load(kind, self._partial(i, text.number(k * self.lanes))) for k in range(self._count(i))]
+        while self.s.other is not None and len(xs) > len(self.starts):  # by halves, as lanes are
+            half = len(xs) // 2
+            xs = [fold.combine(b)(x, y) for x, y in zip(xs[:half], xs[half:], strict=True)]
+        return xs
 
     def _accumulate(self, accumulators: dict[int, list[Value]]) -> dict[int, list[Value]]:
         b = self.b
-        out = {}
+        out: dict[int, list[Value]] = {}
         for i, level in self.start_of.items():
             e: Any = self.body[i]
             fold = self._folding(i)
@@ -459,10 +521,26 @@ class _Nest:
                     x if m is None else b.select(m, x, neutral) for x, m in zip(xs, self.masks, strict=True)
                 ]
             if level == len(self.order):
-                self._finish(i, xs, level)
-            else:
-                out[i] = [combine(x, y) for x, y in zip(accumulators[i], xs, strict=True)]
+                self._finish(i, self._in_turn(i, xs) if fold.ordered else xs, level)
+                continue
+            if i in self.sums:
+                self._add(i, xs)
+                out[i] = []
+                continue
+            sums = list(accumulators[i])
+            for j, x in enumerate(xs):
+                sums[j % len(sums)] = combine(sums[j % len(sums)], x)
+            out[i] = sums
         return out
+
+    def _in_turn(self, i: int, xs: list[Value]) -> list[Value]:
+        """The sum of the vectors of a row that is a sum, one after another as in a loop."""
+        if not self._across(i):
+            return xs
+        combine, total = self._folding(i).combine(self.b), xs[0]
+        for x in xs[1:]:
+            total = combine(total, x)
+        return [total]
 
     def _finish(self, i: int, xs: list[Value], level: int) -> None:
         """Store the results of a reduction, with the addresses of the loops outside of it."""
@@ -487,7 +565,7 @@ class _Nest:
                 self.code.keep(e.buffer, e.offset + start * stride, stride, x)
 
     def _summed(
-        self, e: Reduce, fold: _Folding, x: Value, address: Value, stride: int, new: Value | None
+        self, e: Reduce, fold: Folding, x: Value, address: Value, stride: int, new: Value | None
     ) -> Value:
         """The result of a reduction as it is stored, with what is there already where that counts, too.
 

@@ -5,19 +5,23 @@ input is computed once, before the loop. Where the chunks do not divide the lane
 computes some lanes again, so that all chunks run the same code. A chunk has two lanes at least: with one, a product of
 matrices is another one, of a vector.
 
-On the CPU every lane has the same bits as in the whole batch, since the order of a sum depends on what is summed and
-how it lies in memory, not on how many lanes there are. Several threads share a sum only where its terms are outside of
-everything that is kept, and lanes on the first axis are outside of the terms. For the rest a chunk looks like the
-batch: lanes stay on the axis on which they lie in memory, and views of what is not mapped are views in the loop, too.
+On the CPU every lane has the same bits as in the whole batch, in nearly every program: the order of a sum depends on
+what is summed and how it lies in memory, neither on how many lanes there are nor on what else its kernel computes.
+Several threads share a sum only where its terms are outside of everything that is kept, and lanes on the first axis are
+outside of the terms. For the rest a chunk looks like the batch: lanes stay on the axis on which they lie in memory, and
+views of what is not mapped are views in the loop, too.
 
-These sums agree up to rounding only:
+These sums agree up to rounding only, and so does what follows from them:
 
-- the gradient of an unmapped argument, a sum over lanes, which adds up chunk by chunk;
-- a sum of hundreds of terms over the first axis of an array whose lanes are on a later one: it looks like a sum over
-  rows that has nothing to do with lanes, and threads may share it;
-- sums in the kernels that also compute the mapped values, or their gradient: the more a kernel computes, the fewer
-  partial sums it keeps, and what is outside of a loop is no part of the kernels inside;
-- in Jacobians what follows a product with all basis vectors at once, which is the matrix itself in another order.
+- the gradient of an unmapped argument, a sum over lanes: it adds up chunk by chunk, or chunks would save no memory;
+- a sum of 128 or more terms over the first axis of an array, where lanes are on a later one or nowhere: it looks like
+  the sum over the points of a training step, which threads share if the whole program is worth it;
+- a sum over several axes at once that are one in memory in one of the programs and not in the other, since something
+  there is repeated along one of them, as a row of a matrix is: one axis is summed in vectors that cross its parts;
+- sums over different axes that one loop nest does at once, as for a matrix with few columns whose rows and columns are
+  both summed: the nest has the axis of vectors that is best for both;
+- in Jacobians the derivative of a linear function, which is a constant: in chunks it is computed while it is traced, by
+  the definitions of the ops.
 
 Other devices say for themselves. On the reference backend products are those of NumPy, whose last bits depend on the
 number of rows. `numpy.einsum` can be made to sum in an order that does not, but takes eight to ten times as long for

@@ -288,7 +288,8 @@ def jacobian(
         argnums: which positional arguments to differentiate; negative ones count from the end.
         has_aux: whether `fun` returns (value, aux).
         chunk_size: how many rows or columns are computed at a time, at most 256 unless given: a bound on memory. The
-            result is the same up to rounding.
+            result is the same up to rounding; on the CPU it mostly has the same bits, unless it has a sum of 128 or
+            more terms over a first axis, or over several axes at once.
 
     Returns:
         A function of the same arguments. For an array result of shape `out` and an array argument of shape `in` it
@@ -348,7 +349,8 @@ def hessian(
         argnums: which positional arguments to differentiate; negative ones count from the end.
         has_aux: whether `fun` returns (value, aux).
         chunk_size: how many rows or columns are computed at a time, at most 256 unless given: a bound on memory. The
-            result is the same up to rounding.
+            result is the same up to rounding; on the CPU it mostly has the same bits, unless it has a sum of 128 or
+            more terms over a first axis, or over several axes at once.
 
     Returns:
         A function of the same arguments that returns a block of shape `(*in, *in)`, or trees of blocks as `jacobian`

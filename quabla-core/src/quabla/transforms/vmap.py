@@ -218,8 +218,9 @@ def vmap(
             tree of them that is a prefix of the result.
         chunk_size: how many examples are computed at a time, all unless given: a bound on memory, also in gradients, at
             the cost of a loop; at least two. On the CPU the results have the same bits for arguments that are mapped
-            over their first axis, however long the sums in `fun` are. Gradients, and results where a later axis is
-            mapped or `jit` sees how the arguments are computed, are the same up to rounding.
+            over their first axis, also in gradients with respect to them, with few exceptions: a sum over several axes
+            at once, and one of 128 or more terms over a first axis that is not mapped, may differ by rounding. The
+            gradient of an argument that is not mapped adds up chunk by chunk, and is the same up to rounding.
 
     Returns:
         A function of arguments that have the mapped axes, all of one size.
