@@ -221,3 +221,15 @@ def test_tied_maxima_after_fusion() -> None:
     for _ in range(200):
         for d in (np.float64, np.float32):
             assert np.count_nonzero(np.asarray(f(qb.array(rng.normal(size=17).astype(d))))) == 1
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(qb.float64, 1e200), (qb.float64, 1e-200), (qb.float32, 1e30)])
+def test_distances_whose_squares_leave_the_range(dtype: Any, size: float) -> None:
+    plain = np.array([1.0, 2.0, 4.0])
+    x = qb.array(plain * size, dtype)
+    with np.errstate(over="ignore"):
+        assert qb.std(x).item() == np.std(x.numpy())  # inf or 0
+    scaled = lambda x: qb.norm(x - qb.mean(x)) / qb.sqrt(3.0)  # what the docstring advises
+    slopes = (plain - plain.mean()) / (3.0 * plain.std())
+    np.testing.assert_allclose(scaled(x).item(), plain.std() * size, rtol=1e-6)
+    np.testing.assert_allclose(qb.grad(scaled)(x).numpy(), slopes, rtol=1e-6)

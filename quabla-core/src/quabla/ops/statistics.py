@@ -80,12 +80,17 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> A
 def std(x: Any, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Any:
     """The square root of `var`. The derivative where all elements are equal is 0, as that of `norm` at 0.
 
-    Arguments and errors as for `var`.
+    Nothing is scaled, which would take twice as long: where squares of distances overflow (beyond 1e154, in float32
+    1e19) the result is inf, as in NumPy, and the derivative 0; where they underflow both are 0.
+    `norm(x - mean(x)) / sqrt(n)` is right there. Arguments and errors as for `var`.
 
     Example:
         >>> import quabla as qb
         >>> qb.std(qb.array([1.0, 3.0])).item(), qb.grad(qb.std)(qb.array([0.1, 0.1, 0.1])).tolist()
         (1.0, [0.0, 0.0, 0.0])
+        >>> x = qb.array([1e200, 3e200])
+        >>> qb.std(x).item(), f"{(qb.norm(x - qb.mean(x)) / qb.sqrt(2.0)).item():.1e}"
+        (inf, '1.0e+200')
     """
     x, axes = floating(x, axis, "std")
     return kept("std", sqrt(_variance(x, axes, ddof, "std")), x.shape, axes, keepdims)
