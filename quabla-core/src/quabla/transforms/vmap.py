@@ -29,6 +29,8 @@ def _move(x: TraceTensor, source: int, destination: int) -> TraceTensor:
 
 def _checked(where: str, axes: Any) -> Any:
     leaves, treedef = tree.flatten(axes)
+    if all(type(leaf) is int for leaf in leaves):
+        return axes
     numbers = []
     for leaf in leaves:
         try:
