@@ -71,7 +71,7 @@ def _is_public(thing: Any) -> bool:
 def _module(thing: Any) -> str:
     """The module that defines a thing, or for a value its class."""
     if inspect.isclass(thing) or inspect.isroutine(thing):
-        return str(inspect.unwrap(thing).__module__)
+        return str(thing.__module__)
     return type(thing).__module__
 
 

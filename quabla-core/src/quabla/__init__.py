@@ -130,7 +130,6 @@ from quabla.ops.special import erf, erfc, gelu, silu, sinc
 from quabla.ops.statistics import nanmean, nansum, prod, std, var
 from quabla.ops.take import repeat, take, take_along_axis
 from quabla.shapes import ShapeDtype
-from quabla.spellings import spell_all as _spell_all
 from quabla.transforms.derivatives import grad, jvp, value_and_grad, vjp
 from quabla.transforms.jacobian import hessian, jacobian
 from quabla.transforms.jit import jit
@@ -168,9 +167,6 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 _SHADOWING = ("abs", "all", "any", "divmod", "max", "min", "round", "sum")
-
-_spell_all(vars(linalg), linalg.__all__)
-_spell_all(globals(), (*_SHADOWING, *(name for name in __all__ if name != "optim")))
 
 
 def __dir__() -> list[str]:
