@@ -173,7 +173,7 @@ silu_op: Op = elementwise(
     _silu_slope,
     evaluate=_silu_numpy,
     decompose=_silu_of_simpler,
-    extra=(("far", ([-np.inf, -740.0, -650.0, -65.0, -30.0, -0.0, 800.0, np.inf, np.nan],)),),
+    extra=(("far", ([-np.inf, -740.0, -650.0, -4.0, -0.0, 800.0, np.inf, np.nan],)),),
 )
 
 
